@@ -1,0 +1,46 @@
+# Two commands set everything up on a machine with Python >= 3.11 and git:
+#   make demo    trains, evaluates and plots on an embedded data set
+#   make test    runs the tests
+# Each makes its own .venv and installs what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Pinned so that tests run against one known build; users may have any torch >= 2.5.
+TORCH := torch==2.13.0
+PYTEST_ARGS ?=
+
+.PHONY: demo test lint format bench clean
+
+$(VENV)/base: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "ntkit needs Python >= 3.11; say make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[plot]'
+	touch $@
+
+$(VENV)/dev: $(VENV)/base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[plot,torch,test,lint]'
+	touch $@
+
+demo: $(VENV)/base
+	$(BIN)/python -m ntkit.demo --output demo
+
+test: $(VENV)/dev
+	$(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev
+	$(BIN)/python benchmarks/bench_exact_kernels.py
+
+clean:
+	rm -rf $(VENV) .venv-neural-tangents build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,34 @@
+"""ntkit: neural tangent kernels at scale.
+
+Exact kernels of infinitely wide networks now; sketches, random features and fast linear learners on top.
+Submodules load on first use, so ``import ntkit`` is quick and pulls in neither numba, torch, Dask nor
+matplotlib.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ntkit import kernels, networks
+    from ntkit.kernels import network_kernel
+
+__version__ = "0.1.0"
+
+_SUBMODULES = ("kernels", "networks")
+_NAMES = {"network_kernel": "ntkit.kernels"}
+
+__all__ = ["__version__", "kernels", "network_kernel", "networks"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES:
+        return import_module(f"ntkit.{name}")
+    if name in _NAMES:
+        return getattr(import_module(_NAMES[name]), name)
+    raise AttributeError(f"module 'ntkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,88 @@
+"""Array libraries: namespace, device and precision of NumPy arrays, torch tensors and SciPy CSR rows.
+
+torch is never imported here: a tensor brings its module along.
+"""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import array_api_compat as compat
+import numpy as np
+
+Array: TypeAlias = Any
+"""A NumPy array, a torch tensor or any array of the array API standard."""
+
+
+def is_numpy(x: object) -> bool:
+    """Whether `x` is a NumPy array."""
+    return isinstance(x, np.ndarray)
+
+
+def is_torch(x: object) -> bool:
+    """Whether `x` is a torch tensor."""
+    return bool(compat.is_torch_array(x))
+
+
+def is_sparse(x: object) -> bool:
+    """Whether `x` is a SciPy sparse array or matrix."""
+    module = type(x).__module__
+    if not module.startswith("scipy.sparse"):  # spares everyone else the import
+        return False
+    from scipy.sparse import issparse
+
+    return bool(issparse(x))
+
+
+def is_array(x: object) -> bool:
+    """Whether `x` is an array of some array library (lists, data frames and sparse rows are not)."""
+    return bool(compat.is_array_api_obj(x)) and not is_sparse(x)
+
+
+def namespace(*arrays: Array) -> ModuleType:
+    """Array API namespace common to all `arrays`."""
+    return compat.array_namespace(*arrays)
+
+
+def device(x: Array) -> Any:
+    """Device of `x`."""
+    return compat.device(x)
+
+
+def wide_dtype(x: Array) -> Any:
+    """Dtype in which exact kernels are computed: float64, or float32 on devices without it (Apple's MPS)."""
+    xp = namespace(x)
+    on_mps = is_torch(x) and x.device.type == "mps"
+    return xp.float32 if on_mps else xp.float64
+
+
+def widen(x: Array) -> Array:
+    """Return `x` in the dtype of :func:`wide_dtype`, detached from any autograd graph."""
+    x = x.detach() if is_torch(x) else x
+    return namespace(x).astype(x, wide_dtype(x), copy=False)
+
+
+def result_dtype(*arrays: Array) -> Any:
+    """Dtype that holds values computed from all `arrays`."""
+    if is_sparse(arrays[0]) or is_numpy(arrays[0]):
+        return np.result_type(*(a.dtype for a in arrays))
+    return namespace(*arrays).result_type(*arrays)
+
+
+def host_view(x: Array) -> np.ndarray | None:
+    """NumPy array that shares memory with `x`, or None if `x` is not in host memory."""
+    if is_numpy(x):
+        return x
+    if is_torch(x) and x.device.type == "cpu" and x.dtype.itemsize >= 4:
+        return x.detach().numpy()
+    return None
+
+
+def like(values: np.ndarray, x: Array) -> Array:
+    """Return NumPy `values` as an array of the library of `x` (no copy)."""
+    if is_torch(x):
+        import torch
+
+        return torch.from_numpy(values)
+    return values

@@ -1,0 +1,94 @@
+"""Row batches under a working-memory budget, and tiles on a few threads.
+
+The budget is scikit-learn's ``working_memory`` (1024 MiB unless set with ``sklearn.set_config`` or
+``sklearn.config_context``) on the host, and a quarter of the free memory on a CUDA device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from ntkit._array import Array, is_torch
+from ntkit._validation import check_int
+
+T = TypeVar("T")
+
+
+def working_memory(like: Array | None = None) -> int:
+    """Bytes of scratch that one operation may hold, where `like` tells the device."""
+    if like is not None and is_torch(like) and like.device.type == "cuda":
+        import torch
+
+        free, _ = torch.cuda.mem_get_info(like.device)
+        return int(free) // 4
+    from sklearn import get_config
+
+    return int(get_config()["working_memory"] * 2**20)
+
+
+def batch_rows(
+    n_rows: int,
+    bytes_per_row: int,
+    *,
+    batch_size: int | None = None,
+    like: Array | None = None,
+    owner: str = "row_batches",
+) -> int:
+    """Rows per batch: `batch_size` if given, else as many as the budget holds, at least one."""
+    if batch_size is not None:
+        return min(check_int(batch_size, "batch_size", owner, minimum=1), max(n_rows, 1))
+    return max(1, min(n_rows, working_memory(like) // max(bytes_per_row, 1)))
+
+
+def row_batches(
+    n_rows: int,
+    bytes_per_row: int,
+    *,
+    batch_size: int | None = None,
+    like: Array | None = None,
+    owner: str = "row_batches",
+) -> Iterator[slice]:
+    """Yield slices that cover ``range(n_rows)`` in order.
+
+    Examples
+    --------
+    >>> list(row_batches(5, bytes_per_row=8, batch_size=2))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    step = batch_rows(n_rows, bytes_per_row, batch_size=batch_size, like=like, owner=owner)
+    for start in range(0, n_rows, step):
+        yield slice(start, min(start + step, n_rows))
+
+
+def run_on_threads(function: Callable[[T], Any], tasks: Iterable[T]) -> None:
+    """Call `function` on every task, on as many threads as the environment's ``NUMBA_NUM_THREADS`` (all cores).
+
+    BLAS is held to one thread per call meanwhile: a tile's product and its compiled post-processing then
+    stay in one core's cache, and two thread pools never compete for the cores. Results must go to memory
+    that no other task writes; the first exception is raised.
+    """
+    import numba
+
+    tasks = list(tasks)
+    # Not numba.get_num_threads(): that would start numba's own pool, which ntkit never uses.
+    n_threads = min(numba.config.NUMBA_NUM_THREADS, len(tasks))
+    if n_threads <= 1:
+        for task in tasks:
+            function(task)
+        return
+    with (
+        _blas_controller().limit(limits=1, user_api="blas"),
+        ThreadPoolExecutor(n_threads) as pool,
+    ):
+        for _ in pool.map(function, tasks):
+            pass
+
+
+@lru_cache(maxsize=1)
+def _blas_controller() -> Any:
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()  # scanning the loaded libraries takes milliseconds: once is enough

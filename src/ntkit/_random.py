@@ -1,0 +1,120 @@
+"""Keyed seeds: every part of a random map draws from its own stream.
+
+``fit`` turns ``random_state`` into one :class:`numpy.random.SeedSequence`; a part named by a key
+``(layer, part, …)`` draws from ``Philox(SeedSequence(entropy, spawn_key=key))``. Adding a layer never
+changes another's draws, and all draws happen in NumPy on the host, so NumPy and torch share one map.
+"""
+
+from __future__ import annotations
+
+import zlib
+from numbers import Integral
+from typing import TypeAlias
+
+import numpy as np
+
+from ntkit._validation import message
+
+RandomState: TypeAlias = (
+    None | int | np.integer | np.random.RandomState | np.random.Generator | np.random.SeedSequence
+)
+_WORDS_PER_COUNTER = 4  # a Philox counter step yields four 64-bit words
+
+
+def seed_sequence(random_state: RandomState = None, *, owner: str = "ntkit") -> np.random.SeedSequence:
+    """Return the seed sequence that `random_state` stands for.
+
+    Parameters
+    ----------
+    random_state : None, int ≥ 0, RandomState, Generator or SeedSequence
+        None draws fresh entropy; an int always gives the same sequence; a RandomState or Generator is
+        advanced by one draw, so that two fits with the same object differ, as in scikit-learn.
+    owner : str
+        Name for error messages.
+
+    Returns
+    -------
+    numpy.random.SeedSequence
+
+    Examples
+    --------
+    >>> seed_sequence(7).entropy
+    7
+    """
+    if random_state is None:
+        return np.random.SeedSequence()
+    if isinstance(random_state, np.random.SeedSequence):
+        return random_state
+    if isinstance(random_state, np.random.Generator):
+        return np.random.SeedSequence(int(random_state.integers(2**63)))
+    if isinstance(random_state, np.random.RandomState):
+        return np.random.SeedSequence(int(random_state.randint(2**63, dtype=np.int64)))
+    rule = "None, an int ≥ 0, a numpy RandomState, Generator or SeedSequence"
+    if isinstance(random_state, bool) or not isinstance(random_state, Integral):
+        raise TypeError(message(owner, "random_state", rule, random_state))
+    if random_state < 0:
+        raise ValueError(message(owner, "random_state", rule, random_state))
+    return np.random.SeedSequence(int(random_state))
+
+
+def keyed(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequence:
+    """Return the child of `seed` that belongs to `key`; words are hashed, so keys can be spelled out.
+
+    Examples
+    --------
+    >>> seed = seed_sequence(0)
+    >>> keyed(seed, 1, "signs").spawn_key == keyed(seed, 1, "rows").spawn_key
+    False
+    """
+    if not key:
+        raise ValueError("keyed() needs at least one part of a key, such as (layer, 'signs').")
+    words = tuple(zlib.crc32(part.encode()) if isinstance(part, str) else int(part) for part in key)
+    return np.random.SeedSequence(
+        seed.entropy, spawn_key=(*seed.spawn_key, *words), pool_size=seed.pool_size
+    )
+
+
+def generator(seed: np.random.SeedSequence, *key: int | str) -> np.random.Generator:
+    """Return the generator of the part `key` (of `seed` itself without a key).
+
+    Examples
+    --------
+    >>> a = generator(seed_sequence(0), 2, "signs").integers(100, size=3)
+    >>> b = generator(seed_sequence(0), 2, "signs").integers(100, size=3)
+    >>> bool((a == b).all())
+    True
+    """
+    return np.random.Generator(np.random.Philox(keyed(seed, *key) if key else seed))
+
+
+def row_uniforms(seed: np.random.SeedSequence, start: int, stop: int, n_draws: int = 1) -> np.ndarray:
+    """Uniform draws in [0, 1) for the rows `start` to `stop` of a data set, the same under any chunking.
+
+    Row i owns the Philox counters i·b … i·b + b − 1 with b = ⌈n_draws / 4⌉, reached by ``advance``.
+
+    Parameters
+    ----------
+    seed : numpy.random.SeedSequence
+    start, stop : int
+        Global row numbers, 0 ≤ start ≤ stop.
+    n_draws : int
+        Draws per row.
+
+    Returns
+    -------
+    ndarray of shape (stop - start, n_draws), float64
+
+    Examples
+    --------
+    >>> seed = seed_sequence(0)
+    >>> whole = row_uniforms(seed, 0, 6, 2)
+    >>> bool((row_uniforms(seed, 4, 6, 2) == whole[4:]).all())
+    True
+    """
+    if not 0 <= start <= stop:
+        raise ValueError(f"row_uniforms needs 0 ≤ start ≤ stop. Got {start} and {stop} instead.")
+    blocks = -(-n_draws // _WORDS_PER_COUNTER)
+    stream = np.random.Philox(seed).advance(start * blocks)
+    words = stream.random_raw((stop - start) * blocks * _WORDS_PER_COUNTER)
+    words = words.reshape(stop - start, blocks * _WORDS_PER_COUNTER)[:, :n_draws]
+    return (words >> np.uint64(11)) * 2.0**-53

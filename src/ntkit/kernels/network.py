@@ -1,0 +1,346 @@
+"""Exact kernels of infinitely wide networks: NTK and NNGP of any network of :mod:`ntkit.networks`.
+
+Three ways, one result: cosines through a compiled recursion (vectors and homogeneous activations), pairs of
+images through compiled code (:mod:`ntkit.kernels._pairs`), and the array-API walk (everything, any device).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._batching import batch_rows
+from ntkit._validation import check_choice, check_int, message
+from ntkit.kernels._base import Kernel, Rows, evaluate
+from ntkit.kernels._pairs import image_chain
+from ntkit.kernels._walk import pair_variances, pools, row_variances, self_variances, start, walk
+from ntkit.kernels.activations import HOMOGENEOUS, gain, homogeneous_chain, mix
+from ntkit.kernels.dot_product import InnerProductKernel, assign, divide_rows, inner_products, row_norms
+from ntkit.networks import Activation, Dense, Layer, Size, flatten, fully_connected, output_shape
+from ntkit.networks import cntk as cntk_network
+
+__all__ = ["NetworkKernels", "cntk", "network_kernel", "nngp", "ntk"]
+
+_KINDS = {"ntk": ("ntk",), "nngp": ("nngp",), "both": ("nngp", "ntk")}
+_NEAR = 1e-8  # below this 1 − |t| has lost half its digits to rounding of t
+
+
+class NetworkKernels(NamedTuple):
+    """Both kernels of a network."""
+
+    nngp: Array
+    ntk: Array
+
+
+def ntk(X: Any, Y: Any = None, *, depth: int) -> Array:
+    """Neural tangent kernel of a fully connected ReLU network, ‖x‖‖y‖ K_relu^(L)(cos(x, y)).
+
+    Parameters
+    ----------
+    X : array or CSR of shape (n, d)
+    Y : array or CSR of shape (m, d), default=None
+        None means `X`; the matrix is then exactly symmetric and costs half.
+    depth : int ≥ 1
+        Number L of ReLU layers.
+
+    Returns
+    -------
+    array of shape (n, m)
+        Of the library, device and dtype of `X`; computed in float64. The diagonal is (L + 1)‖x‖², a
+        zero row gives zeros.
+
+    Notes
+    -----
+    O(nm(d + L)) time. Cosines within 1e-8 of ±1 are recomputed from ‖x/‖x‖ ∓ y/‖y‖‖², so duplicates,
+    antipodes and collinear rows are exact to rounding at any depth.
+
+    References
+    ----------
+    .. [1] Zandieh et al., "Scaling Neural Tangent Kernels via Sketching and Random Features",
+       NeurIPS 2021, Definition 1 and Eq. (5).
+
+    Examples
+    --------
+    >>> ntk([[3.0, 4.0]], [[6.0, 8.0], [-3.0, -4.0], [0.0, 0.0]], depth=1)
+    array([[100.,   0.,   0.]])
+    """
+    check_int(depth, "depth", "ntk", minimum=1)
+    return evaluate(Network(fully_connected(depth), "ntk"), X, Y)[0]
+
+
+def nngp(X: Any, Y: Any = None, *, depth: int) -> Array:
+    """NNGP kernel of a fully connected ReLU network, ‖x‖‖y‖ Σ_relu^(L)(cos(x, y)), the L-fold κ₁.
+
+    Parameters
+    ----------
+    X : array or CSR of shape (n, d)
+    Y : array or CSR of shape (m, d), default=None
+        None means `X`.
+    depth : int ≥ 1
+        Number L of ReLU layers.
+
+    Returns
+    -------
+    array of shape (n, m)
+
+    Examples
+    --------
+    >>> nngp([[3.0, 4.0]], [[6.0, 8.0], [-4.0, 3.0]], depth=1)
+    array([[50.        ,  7.95774715]])
+    """
+    check_int(depth, "depth", "nngp", minimum=1)
+    return evaluate(Network(fully_connected(depth), "nngp"), X, Y)[0]
+
+
+def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3) -> Array:
+    """Convolutional NTK with global average pooling, Definition 2.
+
+    Parameters
+    ----------
+    X : array of shape (n, h, w, c)
+    Y : array of shape (m, h, w, c), default=None
+        None means `X`.
+    depth : int ≥ 1
+        Number L of convolutions. At L = 1 the definition trains nothing: the kernel is zero.
+    kernel_size : int or (int, int), default=3
+        Size q of the filters.
+
+    Returns
+    -------
+    array of shape (n, m)
+
+    Notes
+    -----
+    O(L h² w²) time per pair of images whatever q, O(h w) memory per pair on the host. The network is
+    ``networks.cntk(depth, kernel_size)``; :func:`network_kernel` takes any other.
+
+    References
+    ----------
+    .. [1] Zandieh et al., "Scaling Neural Tangent Kernels via Sketching and Random Features",
+       NeurIPS 2021, Definition 2.
+
+    Examples
+    --------
+    >>> image = np.ones((1, 1, 1, 3))
+    >>> cntk(image, depth=3, kernel_size=1)
+    array([[6.]])
+    """
+    return evaluate(Network(cntk_network(depth, kernel_size), "ntk"), X, Y)[0]
+
+
+def network_kernel(
+    net: Layer, X: Any, Y: Any = None, *, kind: str = "ntk"
+) -> Array | NetworkKernels:
+    """Exact infinite-width kernel of a network.
+
+    Parameters
+    ----------
+    net : Layer
+        Description from :mod:`ntkit.networks`; see there for the scaling.
+    X : array or CSR of shape (n, d), or array of shape (n, h, w, c)
+        Rows or images. CSR for fully connected networks of homogeneous activations.
+    Y : like `X`, default=None
+        None means `X`.
+    kind : {"ntk", "nngp", "both"}, default="ntk"
+        Tangent kernel of training all trainable layers, kernel of the random network itself, or both
+        at the price of one.
+
+    Returns
+    -------
+    array of shape (n, m), or for "both" a named tuple (nngp, ntk) of such arrays
+
+    Examples
+    --------
+    >>> from ntkit import networks as nn
+    >>> net = nn.Sequential(nn.Dense(), nn.Erf(), nn.Dense())
+    >>> network_kernel(net, np.eye(2), kind="nngp")
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    values = evaluate(Network(net, kind), X, Y)
+    return NetworkKernels(*values) if kind == "both" else values[0]
+
+
+@dataclass(frozen=True)
+class Network(Kernel):
+    """Parameters of :func:`network_kernel`, and the walk in array-API code."""
+
+    net: Layer
+    kind: str = "ntk"
+    owner: ClassVar[str] = "network_kernel"
+    ndims: ClassVar[Sequence[int]] = (2, 4)
+    sparse: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.net, Layer):
+            rule, remedy = "a network of ntkit.networks", "For example networks.fully_connected(2)."
+            raise TypeError(message(self.owner, "net", rule, self.net, remedy))
+        check_choice(self.kind, "kind", self.owner, tuple(_KINDS))
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Names of the matrices computed."""
+        return _KINDS[self.kind]
+
+    @property
+    def n_outputs(self) -> int:  # type: ignore[override]
+        """One matrix for each kind."""
+        return len(self.kinds)
+
+    def check(self, X: Any, name: str = "X") -> Array:
+        """Validated data whose shape the network can take."""
+        X = super().check(X, name)
+        output_shape(self.net, tuple(int(s) for s in X.shape[1:]))
+        if _array.is_sparse(X) and _cosine_chain(self.net, self.kinds) is None:
+            rule = "a dense array unless all activations are ReLU, LeakyReLU or Abs"
+            raise TypeError(message(self.owner, name, rule, X, "Call .toarray() on it."))
+        return X
+
+    def specialize(self, X: Array) -> Kernel:
+        """Compiled or closed-form kernel where there is one."""
+        if X.ndim == 2:
+            return _cosine_chain(self.net, self.kinds) or self
+        if _array.is_numpy(X):
+            return image_chain(self.net, X.shape[1:3], self.kinds) or self
+        return self
+
+    def prepare(self, X: Array) -> Rows:
+        """Variances at all activations, from the pairs (x, x)."""
+        step = batch_rows(X.shape[0], self.bytes_per_pair(Rows(X)), like=X)
+        parts = [row_variances(self.net, X[i : i + step, ...]) for i in range(0, X.shape[0], step)]
+        xp = _array.namespace(X)
+        return Rows(X, tuple(xp.concat(list(part)) for part in zip(*parts, strict=True)))
+
+    def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
+        """Walk all pairs of a tile."""
+        state = start(a.data, b.data, all_pixels=self._all_pixels, ntk="ntk" in self.kinds)
+        state = walk(self.net, state, pair_variances(a.stats, b.stats))
+        for kind, out in zip(self.kinds, outs, strict=True):
+            assign(out, getattr(state, kind))
+
+    def diagonal(self, a: Rows) -> tuple[Array, ...]:
+        """Walk the pairs (x, x)."""
+        xp = _array.namespace(a.data)
+        step = batch_rows(len(a), self.bytes_per_pair(a), like=a.data)
+        parts = []
+        for i in range(0, len(a), step):
+            X = a.data[i : i + step, ...]
+            state = start(X, X, all_pixels=self._all_pixels, ntk="ntk" in self.kinds, paired=True)
+            state = walk(self.net, state, self_variances())
+            parts.append([getattr(state, kind)[:, 0] for kind in self.kinds])
+        return tuple(xp.concat(list(part)) for part in zip(*parts, strict=True))
+
+    def bytes_per_pair(self, a: Rows) -> int:
+        """About a dozen float64 arrays of the state's size."""
+        if a.data.ndim == 2:
+            return 96
+        pixels = a.data.shape[1] * a.data.shape[2]
+        return int(96 * pixels * (pixels if self._all_pixels else 1))
+
+    @property
+    def _all_pixels(self) -> bool:
+        return pools(flatten(self.net))
+
+
+@dataclass(frozen=True, eq=False)
+class CosineChain(InnerProductKernel):
+    """Dense layers and homogeneous activations on vectors: ‖x‖‖y‖ times a function of the cosine."""
+
+    mixes: np.ndarray
+    trained: np.ndarray
+    scale: float
+    kinds: tuple[str, ...]
+    owner: ClassVar[str] = "network_kernel"
+
+    @property
+    def n_outputs(self) -> int:  # type: ignore[override]
+        """One matrix for each kind."""
+        return len(self.kinds)
+
+    def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
+        """Cosines by BLAS, those near ±1 again from differences, then the recursion."""
+        x, y = divide_rows(_wide(a.data), a.stats[0]), divide_rows(_wide(b.data), b.stats[0])
+        cosines = inner_products(x, y)
+        if _array.is_numpy(cosines):
+            self._fill_compiled(x, y, cosines, a.stats[0], b.stats[0], outs)
+            return
+        xp = _array.namespace(cosines)
+        gap = xp.clip(1 - xp.abs(cosines), 0, 1)
+        i, j = xp.nonzero(gap < _NEAR)
+        if i.shape[0]:
+            gap[i, j] = _gaps(x, y, i, j, cosines[i, j])
+        sigma, theta = homogeneous_chain(cosines, gap, self.mixes, self.trained)
+        norms = self.scale * a.stats[0][:, None] * b.stats[0][None, :]
+        for kind, out in zip(self.kinds, outs, strict=True):
+            assign(out, norms * (sigma if kind == "nngp" else theta))
+
+    def diagonal(self, a: Rows) -> tuple[Array, ...]:
+        """The value at cosine one times ‖x‖²."""
+        values = homogeneous_chain(np.ones(()), np.zeros(()), self.mixes, self.trained)
+        at_one = dict(zip(("nngp", "ntk"), map(float, values), strict=True))
+        return tuple(self.scale * at_one[kind] * a.stats[0] * a.stats[0] for kind in self.kinds)
+
+    def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
+        """Not used: `fill` needs the rows for cosines near ±1."""
+        raise NotImplementedError
+
+    def _fill_compiled(
+        self, x: Array, y: Array, cosines: np.ndarray, x_norms: Array, y_norms: Array, outs: Sequence[Array]
+    ) -> None:
+        from ntkit.kernels import _numba
+
+        near = _numba.near_pairs(cosines)
+        gap = np.empty(0)
+        if len(near):
+            i, j = near.T
+            gap = _gaps(x, y, i, j, cosines[i, j])
+        by_kind = dict(zip(self.kinds, outs, strict=True))
+        none = np.empty((0, 0))
+        _numba.chain(
+            cosines, near, gap, self.mixes, self.trained, self.scale * x_norms, y_norms,
+            by_kind.get("nngp", none), by_kind.get("ntk", none),
+        )  # fmt: skip
+
+
+def _cosine_chain(net: Layer, kinds: tuple[str, ...]) -> CosineChain | None:
+    """Closed form of a chain of Dense layers and homogeneous activations, else None."""
+    mixes: list[float] = []
+    trained = [0.0]
+    scale = 1.0
+    for layer in flatten(net):
+        if isinstance(layer, Dense):
+            trained[-1] += layer.trainable  # Θ → w²(Θ + Σ), so trained layers in a row add up
+            scale *= layer.weight_std**2
+        elif isinstance(layer, Activation) and isinstance(layer, HOMOGENEOUS):
+            mixes.append(mix(layer))
+            trained.append(0.0)
+            scale *= gain(layer)
+        else:
+            return None
+    return CosineChain(np.array(mixes), np.array(trained), scale, kinds)
+
+
+def _gaps(x: Array, y: Array, i: Array, j: Array, cosines: Array) -> Array:
+    """1 − |t| of some pairs of unit rows as ½‖x ∓ y‖², in slices that bound the memory."""
+    xp = _array.namespace(cosines)
+    signs = xp.where(cosines < 0, -xp.ones_like(cosines), xp.ones_like(cosines))
+    step = max(1, 2**20 // x.shape[1])
+    parts = []
+    for k in range(0, cosines.shape[0], step):
+        part = slice(k, k + step)
+        if _array.is_sparse(x):
+            difference = x[i[part]] - divide_rows(y[j[part]], np.ones(1)).multiply(signs[part][:, None])
+            parts.append(np.asarray(difference.multiply(difference).sum(axis=1)).ravel() / 2)
+        else:
+            difference = x[i[part], :] - signs[part][:, None] * y[j[part], :]
+            parts.append(xp.sum(difference * difference, axis=1) / 2)
+    return xp.concat(parts)
+
+
+def _wide(X: Array) -> Array:
+    return X.astype(np.float64) if _array.is_sparse(X) else _array.widen(X)

@@ -1,0 +1,591 @@
+"""Descriptions of infinitely wide networks: frozen data, no computation.
+
+A network is written once; its exact kernel, its sketched features and its finite-width features are
+three functions of this one description.
+
+>>> from ntkit import networks as nn
+>>> net = nn.Sequential(nn.Conv(3), nn.ReLU(), nn.GlobalAvgPool(), nn.Dense())
+>>> net
+Sequential(Conv(3), ReLU(), GlobalAvgPool(), Dense())
+>>> nn.output_shape(net, (32, 32, 3))
+(None,)
+
+Scaling. Weights are standard normal times ``weight_std`` / √fan_in, there are no biases, and the input
+kernel is ⟨x, y⟩ without division by the number of features or channels. A convolution averages over its
+patch, positions outside the image counting as zeros. An activation σ is divided by √E[σ(z)²], z ~ N(0, 1)
+(unless ``normalize=False``), so a ReLU layer preserves norms.
+
+Shapes. Vectors are (features,), images (height, width, channels); None stands for the infinite width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import MISSING, dataclass, field, fields
+from typing import NamedTuple, TypeAlias
+
+from ntkit._validation import (
+    check_bool,
+    check_choice,
+    check_int,
+    check_real,
+    message,
+)
+
+__all__ = [
+    "GELU",
+    "Abs",
+    "Activation",
+    "AvgPool",
+    "Conv",
+    "Dense",
+    "Erf",
+    "Flatten",
+    "GlobalAvgPool",
+    "Layer",
+    "LeakyReLU",
+    "ReLU",
+    "Residual",
+    "Sequential",
+    "Sin",
+    "cntk",
+    "fully_connected",
+    "myrtle",
+    "output_shape",
+]
+
+Shape: TypeAlias = tuple[int | None, ...]
+Size: TypeAlias = int | tuple[int, int]
+
+
+class Layer:
+    """Base of all descriptions. Equal descriptions compare and hash equal."""
+
+    def __repr__(self) -> str:
+        """Constructor call with the defaults left out."""
+        specs = sorted(fields(self), key=lambda spec: bool(spec.kw_only))  # type: ignore[arg-type]
+        values = [(spec, getattr(self, spec.name)) for spec in specs]
+        parts = [
+            f"{spec.name}={value!r}" if spec.kw_only else repr(value)
+            for spec, value in values
+            if spec.default is MISSING or value != spec.default
+        ]
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+@dataclass(frozen=True, repr=False)
+class Dense(Layer):
+    """Fully connected layer on vectors, x ↦ ``weight_std`` · W x / √fan_in.
+
+    Parameters
+    ----------
+    trainable : bool, default=True
+        Whether the layer's weights contribute to the tangent kernel. A frozen layer still acts.
+    weight_std : float > 0, default=1.0
+        Standard deviation of the weights before division by √fan_in.
+
+    Examples
+    --------
+    >>> Dense(trainable=False)
+    Dense(trainable=False)
+    """
+
+    trainable: bool = field(default=True, kw_only=True)
+    weight_std: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        check_bool(self.trainable, "trainable", "Dense")
+        check_real(self.weight_std, "weight_std", "Dense", minimum=0, strict=True)
+
+
+@dataclass(frozen=True, repr=False)
+class Conv(Layer):
+    """Convolution of images with a filter of ``kernel_size`` × ``kernel_size`` pixels.
+
+    Parameters
+    ----------
+    kernel_size : int or (int, int)
+        Height and width of the filter, odd or even.
+    stride : int or (int, int), default=1
+        Step between outputs.
+    padding : {"same", "valid"}, default="same"
+        "same" pads with zeros to ⌈size / stride⌉ outputs, the odd zero going to the bottom or right;
+        "valid" uses whole patches only.
+    trainable, weight_std
+        As for :class:`Dense`.
+
+    Examples
+    --------
+    >>> Conv(3, stride=2)
+    Conv(3, stride=2)
+    """
+
+    kernel_size: Size
+    stride: Size = field(default=1, kw_only=True)
+    padding: str = field(default="same", kw_only=True)
+    trainable: bool = field(default=True, kw_only=True)
+    weight_std: float = field(default=1.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _set_size(self, "kernel_size")
+        _set_size(self, "stride")
+        check_choice(self.padding, "padding", "Conv", ("same", "valid"))
+        check_bool(self.trainable, "trainable", "Conv")
+        check_real(self.weight_std, "weight_std", "Conv", minimum=0, strict=True)
+
+    def windows(self, height: int, width: int) -> tuple[Window, Window]:
+        """Window along the rows and along the columns of an image."""
+        return (
+            _window(height, *(pair(v)[0] for v in (self.kernel_size, self.stride)), self.padding),
+            _window(width, *(pair(v)[1] for v in (self.kernel_size, self.stride)), self.padding),
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Activation(Layer):
+    """Base of the activations; each takes ``normalize`` (default True: divide by √E[σ(z)²])."""
+
+    normalize: bool = field(default=True, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if type(self) is Activation:
+            raise TypeError("Activation is abstract; use ReLU(), Erf(), GELU(), … instead.")
+        check_bool(self.normalize, "normalize", type(self).__name__)
+
+
+@dataclass(frozen=True, repr=False)
+class ReLU(Activation):
+    """σ(z) = max(z, 0).
+
+    Examples
+    --------
+    >>> ReLU() == ReLU(normalize=True)
+    True
+    """
+
+
+@dataclass(frozen=True, repr=False)
+class LeakyReLU(Activation):
+    """σ(z) = max(z, 0) + ``slope`` · min(z, 0).
+
+    Examples
+    --------
+    >>> LeakyReLU(0.1)
+    LeakyReLU(0.1)
+    """
+
+    slope: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_real(self.slope, "slope", "LeakyReLU")
+
+
+@dataclass(frozen=True, repr=False)
+class Abs(Activation):
+    """σ(z) = abs(z).
+
+    Examples
+    --------
+    >>> Abs()
+    Abs()
+    """
+
+
+@dataclass(frozen=True, repr=False)
+class Erf(Activation):
+    """σ(z) = erf(z).
+
+    Examples
+    --------
+    >>> Erf(normalize=False)
+    Erf(normalize=False)
+    """
+
+
+@dataclass(frozen=True, repr=False)
+class GELU(Activation):
+    """σ(z) = z Φ(z), Φ the standard normal distribution function.
+
+    Examples
+    --------
+    >>> GELU()
+    GELU()
+    """
+
+
+@dataclass(frozen=True, repr=False)
+class Sin(Activation):
+    """σ(z) = sin(z).
+
+    Examples
+    --------
+    >>> Sin()
+    Sin()
+    """
+
+
+@dataclass(frozen=True, repr=False)
+class AvgPool(Layer):
+    """Average over windows of ``size`` × ``size`` pixels; whole windows only.
+
+    Parameters
+    ----------
+    size : int or (int, int)
+        Height and width of the window.
+    stride : int or (int, int), default=None
+        Step between windows; None means ``size``, windows side by side.
+
+    Examples
+    --------
+    >>> output_shape(AvgPool(2), (9, 8, 3))
+    Traceback (most recent call last):
+    ...
+    ValueError: The network ends in images of 4 × 4 pixels; end it with GlobalAvgPool() or Flatten().
+    """
+
+    size: Size
+    stride: Size | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        _set_size(self, "size")
+        if self.stride is not None:
+            _set_size(self, "stride")
+
+    def windows(self, height: int, width: int) -> tuple[Window, Window]:
+        """Window along the rows and along the columns of an image."""
+        (rows, cols), (row_step, col_step) = pair(self.size), pair(self.stride or self.size)
+        return _window(height, rows, row_step, "valid"), _window(width, cols, col_step, "valid")
+
+
+@dataclass(frozen=True, repr=False)
+class GlobalAvgPool(Layer):
+    """Average over all pixels: images become vectors.
+
+    Examples
+    --------
+    >>> output_shape(GlobalAvgPool(), (8, 8, 3))
+    (3,)
+    """
+
+
+@dataclass(frozen=True, repr=False)
+class Flatten(Layer):
+    """All pixels side by side: images become vectors. The kernel is the mean over pixels (i, j) of K[ij, ij].
+
+    Examples
+    --------
+    >>> output_shape(Sequential(Conv(3), ReLU(), Flatten()), (8, 8, 3))
+    (None,)
+    """
+
+
+class _Container(Layer):
+    """Layers made of layers."""
+
+    _attribute = ""
+
+    def __init__(self, *parts: Layer) -> None:
+        for i, part in enumerate(parts):
+            if not isinstance(part, Layer):
+                name = f"{self._attribute}[{i}]"
+                remedy = "Write ReLU(), not ReLU." if isinstance(part, type) else ""
+                raise TypeError(message(type(self).__name__, name, "a layer", part, remedy))
+        object.__setattr__(self, self._attribute, tuple(parts))
+
+    def __repr__(self) -> str:
+        parts = [repr(p) for p in getattr(self, self._attribute)]
+        line = f"{type(self).__name__}({', '.join(parts)})"
+        if len(line) <= 88:
+            return line
+        body = ",\n".join(p.replace("\n", "\n    ") for p in parts).replace("\n", "\n    ")
+        return f"{type(self).__name__}(\n    {body},\n)"
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class Sequential(_Container):
+    """Layers one after the other. Without layers: the identity.
+
+    Examples
+    --------
+    >>> Sequential(Dense(), ReLU(), Dense())
+    Sequential(Dense(), ReLU(), Dense())
+    """
+
+    layers: tuple[Layer, ...]
+    _attribute = "layers"
+
+
+@dataclass(frozen=True, repr=False, init=False)
+class Residual(_Container):
+    """Sum of branches that all take the same input; ``Sequential()`` is the identity branch.
+
+    The branches' kernels add. That is exact if all but at most one branch end in a layer with weights of
+    their own (a Dense or Conv, possibly pooled), so that outputs of different branches are uncorrelated.
+
+    Examples
+    --------
+    >>> Residual(Sequential(), Sequential(ReLU(), Conv(3)))
+    Residual(Sequential(), Sequential(ReLU(), Conv(3)))
+    """
+
+    branches: tuple[Layer, ...]
+    _attribute = "branches"
+
+    def __init__(self, *branches: Layer) -> None:
+        super().__init__(*branches)
+        if len(branches) < 2:
+            raise ValueError(
+                message(
+                    "Residual",
+                    "branches",
+                    "two or more layers",
+                    branches,
+                    "Write Residual(Sequential(), body) for x + body(x).",
+                )
+            )
+
+
+def fully_connected(depth: int) -> Sequential:
+    """(Dense, ReLU) × depth, Dense: the network of Definition 1, NTK(x, x) = (depth + 1)‖x‖².
+
+    Parameters
+    ----------
+    depth : int ≥ 1
+        Number L of ReLU layers.
+
+    Examples
+    --------
+    >>> fully_connected(1)
+    Sequential(Dense(), ReLU(), Dense())
+    """
+    check_int(depth, "depth", "fully_connected", minimum=1)
+    return Sequential(*(Dense(), ReLU()) * depth, Dense())
+
+
+def cntk(depth: int, kernel_size: Size = 3) -> Sequential:
+    """(Conv, ReLU) × depth and global average pooling: the network of Definition 2.
+
+    The first convolution and the readout are not trained, as in the definition; at depth 1 nothing is
+    left to train and the tangent kernel is zero.
+
+    Parameters
+    ----------
+    depth : int ≥ 1
+        Number L of convolutions.
+    kernel_size : int or (int, int), default=3
+        Size q of the filters.
+
+    Examples
+    --------
+    >>> cntk(2)
+    Sequential(
+        Conv(3, trainable=False),
+        ReLU(),
+        Conv(3),
+        ReLU(),
+        GlobalAvgPool(),
+        Dense(trainable=False),
+    )
+    """
+    check_int(depth, "depth", "cntk", minimum=1)
+    first = (Conv(kernel_size, trainable=False), ReLU())
+    rest = (Conv(kernel_size), ReLU()) * (depth - 1)
+    return Sequential(*first, *rest, GlobalAvgPool(), Dense(trainable=False))
+
+
+def myrtle(depth: int) -> Sequential:
+    """Myrtle network of 5, 7 or 10 layers [1]_: 3 × 3 convolutions, ReLU, 2 × 2 average pooling.
+
+    On 32 × 32 images the global pooling at the end equals the three poolings of the original.
+
+    Parameters
+    ----------
+    depth : {5, 7, 10}
+        Number of layers with weights.
+
+    References
+    ----------
+    .. [1] Shankar et al., "Neural Kernels Without Tangents", ICML 2020, arXiv:2003.02237.
+
+    Examples
+    --------
+    >>> myrtle(5).layers[4]
+    AvgPool(2)
+    """
+    blocks = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}
+    if check_int(depth, "depth", "myrtle") not in blocks:
+        raise ValueError(message("myrtle", "depth", "5, 7 or 10", depth))
+    conv = (Conv(3), ReLU())
+    first, second, third = blocks[depth]
+    return Sequential(
+        *conv * first, AvgPool(2), *conv * second, AvgPool(2), *conv * third, GlobalAvgPool(), Dense()
+    )
+
+
+class Window(NamedTuple):
+    """One axis of a convolution or pooling: output o covers the inputs o·stride − before + (0 … size − 1)."""
+
+    size: int
+    stride: int
+    before: int
+    n_out: int
+
+
+def pair(value: Size) -> tuple[int, int]:
+    """Return ``(value, value)`` for an int, a pair as it is."""
+    return (value, value) if isinstance(value, int) else value
+
+
+def flatten(net: Layer) -> Iterator[Layer]:
+    """Yield the layers of `net` in order, nested Sequentials opened, Residuals left whole."""
+    if isinstance(net, Sequential):
+        for layer in net.layers:
+            yield from flatten(layer)
+    else:
+        yield net
+
+
+def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
+    """Return the shape of the output of `net`, walking over all its layers.
+
+    Parameters
+    ----------
+    net : Layer
+        The network.
+    input_shape : tuple of int
+        (features,) or (height, width, channels).
+
+    Returns
+    -------
+    tuple
+        (features,), None standing for the infinite width.
+
+    Raises
+    ------
+    ValueError
+        If a layer cannot take what reaches it, or if the infinite-width kernel is not known exactly (an
+        activation of values that are not Gaussian). The message names the layer by its position:
+        "layer 2.0.1" is layer 1 of branch 0 of layer 2.
+
+    Examples
+    --------
+    >>> output_shape(Sequential(Conv(5, padding="valid"), Flatten()), (4, 4, 1))
+    Traceback (most recent call last):
+    ...
+    ValueError: Layer 0, Conv(5, padding='valid'), cannot take images of 4 × 4 pixels: its 5 × 5 window does
+    not fit. Use a smaller window or padding='same'.
+    """
+    if not isinstance(net, Layer):
+        raise TypeError(message("output_shape", "net", "a network of ntkit.networks", net))
+    shape = tuple(input_shape)
+    if len(shape) not in (1, 3) or not all(isinstance(s, int) and s > 0 for s in shape):
+        raise ValueError(
+            message("output_shape", "input_shape", "(features,) or (height, width, channels)", shape)
+        )
+    final = _walk(net, _Flow(shape), "").shape
+    if len(final) == 3:
+        raise ValueError(
+            f"The network ends in images of {_pixels(final)} pixels; end it with GlobalAvgPool() or "
+            "Flatten()."
+        )
+    return final
+
+
+class _Flow(NamedTuple):
+    """What reaches a layer: shape, whether it is Gaussian, whether it comes from weights of this branch."""
+
+    shape: Shape
+    gaussian: bool = False
+    fresh: bool = False
+
+
+def _walk(layer: Layer, flow: _Flow, path: str) -> _Flow:
+    if isinstance(layer, Sequential):
+        for i, part in enumerate(layer.layers):
+            flow = _walk(part, flow, f"{path}.{i}")
+        return flow
+    if isinstance(layer, Residual):
+        return _walk_residual(layer, flow, path)
+    if isinstance(layer, Dense):
+        if len(flow.shape) != 1:
+            _refuse(layer, path, flow, "it takes vectors", "Put GlobalAvgPool() or Flatten() before it.")
+        return _Flow((None,), gaussian=True, fresh=True)
+    if isinstance(layer, Activation):
+        if not flow.gaussian:
+            _refuse(layer, path, flow, "its input is not Gaussian", "Put Dense() or Conv(3) before it.")
+        return _Flow(flow.shape, gaussian=False, fresh=False)
+    return _walk_image_layer(layer, flow, path)
+
+
+def _walk_image_layer(layer: Layer, flow: _Flow, path: str) -> _Flow:
+    if len(flow.shape) != 3:
+        _refuse(layer, path, flow, "it takes images", "Give X as (n, height, width, channels).")
+    height, width, channels = flow.shape
+    if isinstance(layer, GlobalAvgPool):
+        return flow._replace(shape=(channels,))
+    if isinstance(layer, Flatten):
+        size = None if channels is None else height * width * channels  # type: ignore[operator]
+        return flow._replace(shape=(size,), gaussian=False)  # pixels differ: not exchangeable units
+    if not isinstance(layer, Conv | AvgPool):
+        raise TypeError(f"{type(layer).__name__} is not a layer that ntkit knows.")
+    rows, cols = layer.windows(height, width)  # type: ignore[arg-type]
+    if min(rows.n_out, cols.n_out) < 1:
+        reason = f"its {rows.size} × {cols.size} window does not fit"
+        remedy = "Use a smaller window" + (" or padding='same'." if isinstance(layer, Conv) else ".")
+        _refuse(layer, path, flow, reason, remedy)
+    if isinstance(layer, Conv):
+        return _Flow((rows.n_out, cols.n_out, None), gaussian=True, fresh=True)
+    return flow._replace(shape=(rows.n_out, cols.n_out, channels))
+
+
+def _walk_residual(layer: Residual, flow: _Flow, path: str) -> _Flow:
+    ends = [_walk(b, flow._replace(fresh=False), f"{path}.{i}") for i, b in enumerate(layer.branches)]
+    if len({_kernel_shape(end.shape) for end in ends}) > 1:
+        shapes = ", ".join(str(_kernel_shape(end.shape)) for end in ends)
+        _refuse(layer, path, flow, f"its branches end in different shapes {shapes}", "")
+    if sum(not end.fresh for end in ends) > 1:
+        _refuse(
+            layer,
+            path,
+            flow,
+            "more than one branch ends without weights of its own, so the branches are correlated",
+            "End all branches but one in Dense() or Conv().",
+        )
+    return _Flow(ends[0].shape, gaussian=all(end.gaussian for end in ends), fresh=all(e.fresh for e in ends))
+
+
+def _kernel_shape(shape: Shape) -> Shape:
+    """Shape without the channels, which a kernel does not see."""
+    return shape[:-1]
+
+
+def _refuse(layer: Layer, path: str, flow: _Flow, reason: str, remedy: str) -> None:
+    what = "vectors" if len(flow.shape) == 1 else f"images of {_pixels(flow.shape)} pixels"
+    place = f"Layer {path.removeprefix('.')}, {layer!r}," if path else f"{layer!r}"
+    raise ValueError(f"{place} cannot take {what}: {reason}. {remedy}".rstrip())
+
+
+def _pixels(shape: Shape) -> str:
+    return f"{shape[0]} × {shape[1]}"
+
+
+def _set_size(layer: Layer, name: str) -> None:
+    """Check the size attribute `name` of a layer and store it as an int where both sides are equal."""
+    value, owner = getattr(layer, name), type(layer).__name__
+    if isinstance(value, tuple):
+        if len(value) != 2:
+            raise ValueError(message(owner, name, "an int ≥ 1 or a pair of them", value))
+        rows, cols = (check_int(v, name, owner, minimum=1) for v in value)
+        size: Size = rows if rows == cols else (rows, cols)
+    else:
+        size = check_int(value, name, owner, minimum=1)
+    object.__setattr__(layer, name, size)
+
+
+def _window(size_in: int, size: int, stride: int, padding: str) -> Window:
+    if padding == "valid":
+        return Window(size, stride, 0, (size_in - size) // stride + 1 if size_in >= size else 0)
+    n_out = -(-size_in // stride)
+    zeros = max((n_out - 1) * stride + size - size_in, 0)
+    return Window(size, stride, zeros // 2, n_out)

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import math
+
+import mpmath
+import numpy as np
+import pytest
+
+from ntkit.kernels import arc_cosine, arc_cosine_taylor, relu_ntk, relu_ntk_taylor
+from ntkit.kernels.activations import homogeneous_chain
+from tests.conftest import as_numpy
+
+EDGES = [1 - 2.0**-k for k in (1, 4, 10, 20, 30, 40, 50, 53)]
+COSINES = np.array(sorted({0.0, 1.0, -1.0, *EDGES, *(-t for t in EDGES), *np.linspace(-0.95, 0.95, 39)}))
+
+
+def exact(t: float, order: int) -> mpmath.mpf:
+    with mpmath.workdps(50):
+        t = mpmath.mpf(t)
+        theta = mpmath.acos(t)
+        sine = mpmath.sqrt(1 - t * t)
+        return {
+            0: 1 - theta / mpmath.pi,
+            1: (sine + t * (mpmath.pi - theta)) / mpmath.pi,
+            2: (3 * sine * t + (mpmath.pi - theta) * (1 + 2 * t * t)) / (3 * mpmath.pi),
+        }[order]
+
+
+def exact_ntk(t: float, depth: int) -> float:
+    with mpmath.workdps(50):
+        sigma = theta = mpmath.mpf(t)
+        for _ in range(depth):
+            theta = theta * exact(sigma, 0) + exact(sigma, 1)
+            sigma = exact(sigma, 1)
+        return float(theta)
+
+
+@pytest.mark.parametrize("order", [0, 1, 2])
+def test_arc_cosine_is_exact_to_rounding(order, to_library):
+    values = as_numpy(arc_cosine(to_library(COSINES), order))
+    expected = [float(exact(t, order)) for t in COSINES]
+    np.testing.assert_allclose(values, expected, rtol=0, atol=4e-16)
+    assert values[0] == 0
+    assert values[-1] == 1
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5, 32])
+def test_relu_ntk_is_exact_to_rounding_near_one_and_deep(depth, to_library):
+    values = as_numpy(relu_ntk(to_library(COSINES), depth))
+    expected = np.array([exact_ntk(t, depth) for t in COSINES])
+    np.testing.assert_allclose(values, expected, rtol=0, atol=1e-15 * (depth + 1) ** 2)
+    assert values[-1] == depth + 1
+
+
+def test_relu_ntk_float32_keeps_dtype_and_digits():
+    t = np.linspace(-1, 1, 101, dtype=np.float32)
+    values = relu_ntk(t, 3)
+    assert values.dtype == np.float32
+    np.testing.assert_allclose(values, relu_ntk(t.astype(float), 3), rtol=1e-6, atol=1e-7)
+
+
+def test_scalars_and_shapes():
+    assert isinstance(relu_ntk(0.3, 2), float)
+    assert isinstance(arc_cosine(np.float64(0.3), 1), float)
+    assert relu_ntk(np.zeros((2, 3, 4)), 2).shape == (2, 3, 4)
+    assert relu_ntk(np.zeros((0,)), 2).shape == (0,)
+    assert arc_cosine([0, 1], 1).tolist() == [1 / math.pi, 1.0]
+
+
+def test_compiled_and_array_code_agree_on_mixed_activations():
+    from ntkit.kernels import _numba
+
+    rng = np.random.default_rng(0)
+    t = np.concatenate([COSINES, rng.uniform(-1, 1, 2000)])[None, :]
+    mixes, trained = np.array([0.0, 0.3, -1.0, 0.9]), np.array([1.0, 0.0, 2.0, 1.0, 1.0])
+    sigma, theta = np.empty_like(t), np.empty_like(t)
+    none, ones = np.empty((0, 2), np.int64), np.ones(t.shape[1])
+    _numba.chain(t, none, np.empty(0), mixes, trained, np.ones(1), ones, sigma, theta)
+    expected = homogeneous_chain(t, 1 - np.abs(t), mixes, trained)
+    np.testing.assert_allclose(sigma, expected[0], rtol=0, atol=2e-15)
+    np.testing.assert_allclose(theta, expected[1], rtol=0, atol=2e-14)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: arc_cosine(0.5, 3), ValueError, "'order' parameter of arc_cosine must be an int from 0 to 2"),
+        (lambda: arc_cosine([0.5, 1.1], 1), ValueError, r"must lie in \[-1, 1\].*1.1"),
+        (lambda: arc_cosine([0.5, math.nan], 1), ValueError, r"must lie in \[-1, 1\].*nan"),
+        (lambda: arc_cosine([1j], 1), TypeError, "must be real"),
+        (lambda: relu_ntk(0.5, 0), ValueError, "'depth' parameter of relu_ntk must be an int ≥ 1. Got 0"),
+        (lambda: relu_ntk_taylor(1, -1), ValueError, "'degree' parameter of relu_ntk_taylor"),
+        (lambda: relu_ntk_taylor(1, 4, kind="x"), ValueError, "one of 'ntk', 'nngp'"),
+    ],
+)
+def test_bad_arguments(call, error, text):
+    with pytest.raises(error, match=text):
+        call()
+
+
+def test_cosines_a_rounding_beyond_one_are_clipped():
+    assert relu_ntk(np.nextafter(1.0, 2.0), 3) == 4.0
+    assert arc_cosine(np.float32(1) + np.finfo(np.float32).eps, 0) == 1.0
+
+
+def test_taylor_coefficients_have_their_closed_form():
+    i = np.arange(20)
+    central = np.array([math.comb(2 * k, k) / 4.0**k for k in i])
+    k0, k1 = np.zeros(42), np.zeros(42)
+    k0[0] = 0.5
+    k0[2 * i + 1] = central / (2 * i + 1) / math.pi
+    k1[:2] = 1 / math.pi, 0.5
+    k1[2 * i + 2] = central / (2 * i + 1) / (2 * i + 2) / math.pi
+    np.testing.assert_allclose(arc_cosine_taylor(0, 39), k0[:40], rtol=1e-14, atol=0)
+    np.testing.assert_allclose(arc_cosine_taylor(1, 40), k1[:41], rtol=1e-14, atol=0)
+    # Definition: K^(1) = t κ₀ + κ₁.
+    expected = np.concatenate([[0], k0[:40]]) + k1[:41]
+    np.testing.assert_allclose(relu_ntk_taylor(1, 40), expected, rtol=1e-14)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 6])
+@pytest.mark.parametrize("kind", ["ntk", "nngp"])
+def test_taylor_series_sums_to_the_function(depth, kind):
+    coefficients = relu_ntk_taylor(depth, 120, kind=kind)
+    assert (coefficients >= 0).all()
+    t = np.linspace(-0.7, 0.7, 15)
+    expected = relu_ntk(t, depth)
+    if kind == "nngp":
+        expected = t
+        for _ in range(depth):
+            expected = arc_cosine(expected, 1)
+    np.testing.assert_allclose(np.polynomial.polynomial.polyval(t, coefficients), expected, rtol=1e-13)
+    total = depth + 1 if kind == "ntk" else 1
+    assert coefficients.sum() < total
+    assert relu_ntk_taylor(depth, 0, kind=kind).shape == (1,)
+
+
+def test_taylor_remainder_at_one_falls_as_lemma_3_says():
+    # κ₁: remainder O(degree^{-3/2}), κ₀: O(degree^{-1/2}); quadrupling the degree divides them by 8 and 2.
+    for order, ratio in ((1, 8), (0, 2)):
+        small, large = (1 - arc_cosine_taylor(order, d).sum() for d in (100, 400))
+        assert small / large == pytest.approx(ratio, rel=0.05)

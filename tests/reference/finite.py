@@ -1,0 +1,91 @@
+"""A finite random network of a description, in torch: what the infinite-width kernels are the limit of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+
+from ntkit import networks as nn
+from ntkit.kernels.activations import second_moment
+
+_FUNCTIONS: dict[type, Callable] = {
+    nn.ReLU: F.relu,
+    nn.Abs: torch.abs,
+    nn.Erf: torch.erf,
+    nn.GELU: F.gelu,
+    nn.Sin: torch.sin,
+}
+
+
+class FiniteNetwork:
+    """Weights drawn on the first call; `outputs` counts the units of the last Dense."""
+
+    def __init__(self, net: nn.Layer, width: int, seed: int) -> None:
+        self.net, self.width = net, width
+        self.generator = torch.Generator().manual_seed(seed)
+        self.weights: list[torch.Tensor] = []
+        self.fresh = True
+
+    def __call__(self, X: torch.Tensor) -> torch.Tensor:
+        self._next = iter(self.weights)
+        # The kernel of the input is ⟨x, y⟩: undo the division by the first layer's number of channels.
+        X = X * math.sqrt(X.shape[-1])
+        out = self._run(self.net, X if X.ndim == 2 else X.permute(0, 3, 1, 2))
+        self.fresh = False
+        return out
+
+    def ntk(self, X: torch.Tensor) -> torch.Tensor:
+        """Mean over outputs of ⟨∇f(x), ∇f(y)⟩ over trained weights, for the first output unit."""
+        out = self(X)
+        trained = [w for w in self.weights if w.requires_grad]
+        rows = []
+        for i in range(len(X)):
+            grads = torch.autograd.grad(out[i, 0], trained, retain_graph=True, allow_unused=True)
+            rows.append(torch.cat([g.flatten() for g in grads if g is not None]))
+        J = torch.stack(rows)
+        return J @ J.T
+
+    def _weight(self, layer: nn.Dense | nn.Conv, *shape: int) -> torch.Tensor:
+        if not self.fresh:
+            return next(self._next)
+        weight = torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+        weight.requires_grad_(layer.trainable)
+        self.weights.append(weight)
+        return weight
+
+    def _run(self, layer: nn.Layer, X: torch.Tensor) -> torch.Tensor:
+        if isinstance(layer, nn.Sequential):
+            for part in layer.layers:
+                X = self._run(part, X)
+            return X
+        if isinstance(layer, nn.Residual):
+            return sum(self._run(branch, X) for branch in layer.branches)
+        if isinstance(layer, nn.Dense):
+            weight = self._weight(layer, self.width, X.shape[1])
+            return layer.weight_std / math.sqrt(X.shape[1]) * X @ weight.T
+        if isinstance(layer, nn.Conv):
+            return self._conv(layer, X)
+        if isinstance(layer, nn.Activation):
+            if isinstance(layer, nn.LeakyReLU):
+                out = F.leaky_relu(X, layer.slope)
+            else:
+                out = _FUNCTIONS[type(layer)](X)
+            return out / math.sqrt(second_moment(layer)) if layer.normalize else out
+        if isinstance(layer, nn.AvgPool):
+            return F.avg_pool2d(X, nn.pair(layer.size), nn.pair(layer.stride or layer.size))
+        return X.mean((2, 3)) if isinstance(layer, nn.GlobalAvgPool) else X.flatten(1)
+
+    def _conv(self, layer: nn.Conv, X: torch.Tensor) -> torch.Tensor:
+        q = nn.pair(layer.kernel_size)
+        weight = self._weight(layer, self.width, X.shape[1], *q)
+        if layer.padding == "same":
+            pads = []
+            for size, k, stride in zip(X.shape[:1:-1], q[::-1], nn.pair(layer.stride)[::-1], strict=True):
+                total = max((math.ceil(size / stride) - 1) * stride + k - size, 0)
+                pads += [total // 2, total - total // 2]
+            X = F.pad(X, pads)
+        scale = layer.weight_std / math.sqrt(X.shape[1] * q[0] * q[1])
+        return scale * F.conv2d(X, weight, stride=nn.pair(layer.stride))

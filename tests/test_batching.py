@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import threading
+
+import numba
+import numpy as np
+import pytest
+import sklearn
+from hypothesis import given
+from hypothesis import strategies as st
+from threadpoolctl import threadpool_info
+
+from ntkit._batching import row_batches, run_on_threads, working_memory
+
+
+@given(st.integers(0, 300), st.integers(1, 10**9), st.none() | st.integers(1, 400))
+def test_batches_cover_all_rows_in_order(n_rows, bytes_per_row, batch_size):
+    parts = [np.arange(n_rows)[s] for s in row_batches(n_rows, bytes_per_row, batch_size=batch_size)]
+    assert np.array_equal(np.concatenate([np.arange(0), *parts]), np.arange(n_rows))
+    assert all(len(p) > 0 for p in parts)
+
+
+def test_budget_is_scikit_learns():
+    with sklearn.config_context(working_memory=1):
+        assert working_memory() == 2**20
+        assert {s.stop - s.start for s in row_batches(100, 2**20 // 4)} == {4}
+        assert {s.stop - s.start for s in row_batches(3, 2**40)} == {1}
+
+
+@pytest.mark.parametrize(("size", "error"), [(0, ValueError), (-3, ValueError), (1.5, TypeError)])
+def test_bad_batch_size(size, error):
+    with pytest.raises(error, match="'batch_size' parameter of row_batches must be an int ≥ 1"):
+        list(row_batches(10, 8, batch_size=size))
+
+
+def test_threads_do_every_task_with_blas_held_to_one_thread(monkeypatch):
+    seen, lock = [], threading.Lock()
+
+    def blas_threads():
+        return {lib["filepath"]: lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
+
+    def work(i):
+        n_threads = blas_threads()
+        with lock:
+            seen.append((i, max(n_threads.values())))
+
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+    before = blas_threads()
+    run_on_threads(work, range(20))
+    assert sorted(i for i, _ in seen) == list(range(20))
+    assert {n for _, n in seen} == {1}
+    assert blas_threads() == before
+
+
+def test_threads_pass_errors_on():
+    def work(i):
+        if i == 7:
+            raise RuntimeError("seven")
+
+    with pytest.raises(RuntimeError, match="seven"):
+        run_on_threads(work, range(10))

@@ -1,0 +1,64 @@
+"""The package as a whole: light import, public names, examples that run (doctests run with the suite)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib import import_module
+from importlib.metadata import version
+
+import pytest
+
+import ntkit
+
+HEAVY = ("numba", "torch", "dask", "distributed", "matplotlib", "sklearn", "scipy", "pandas")
+
+
+def loaded_after(code: str) -> set[str]:
+    script = f"{code}\nimport json, sys; print(json.dumps(sorted(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(json.loads(out.stdout.splitlines()[-1]))
+
+
+def test_import_loads_nothing_heavy():
+    assert not loaded_after("import ntkit").intersection(HEAVY)
+
+
+def test_describing_networks_and_kernels_loads_neither_numba_nor_torch():
+    modules = loaded_after("import ntkit; ntkit.networks.myrtle(5); ntkit.kernels.gaussian")
+    assert not modules.intersection(("numba", "torch", "dask", "matplotlib"))
+
+
+def test_numpy_kernels_do_not_load_torch():
+    modules = loaded_after("import ntkit; ntkit.kernels.ntk([[1.0]], depth=1)")
+    assert "numba" in modules
+    assert not modules.intersection(("torch", "dask", "matplotlib"))
+
+
+@pytest.mark.parametrize("module", ["ntkit", "ntkit.kernels", "ntkit.networks"])
+def test_every_public_name_exists_and_is_documented(module):
+    namespace = import_module(module)
+    assert len(set(namespace.__all__)) == len(namespace.__all__) > 0
+    for name in namespace.__all__:
+        value = getattr(namespace, name)
+        assert name in dir(namespace)
+        if callable(value):
+            assert value.__doc__, name
+
+
+@pytest.mark.parametrize(
+    "name", ["ntkit.kernels." + n for n in import_module("ntkit.kernels").__all__ if n[0].islower()]
+)
+def test_every_kernel_function_has_an_example(name):
+    module, _, attribute = name.rpartition(".")
+    assert ">>>" in getattr(import_module(module), attribute).__doc__
+
+
+def test_unknown_name_raises():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        ntkit.nothing  # noqa: B018
+
+
+def test_version_matches_the_metadata():
+    assert ntkit.__version__ == version("ntkit")
