@@ -86,3 +86,12 @@ def like(values: np.ndarray, x: Array) -> Array:
 
         return torch.from_numpy(values)
     return values
+
+
+def scatter(x: Array, i: Array, j: Array, values: Array) -> None:
+    """Set x[i[k], j[k]] = values[k]; the array API standard has no such assignment."""
+    if is_numpy(x) or is_torch(x):
+        x[i, j] = values
+        return
+    for k in range(values.shape[0]):
+        x[int(i[k]), int(j[k])] = values[k]

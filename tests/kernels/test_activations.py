@@ -32,11 +32,11 @@ def test_smooth_duals_match_quadrature(kind, a, b, c, to_library):
     expected = dual_by_quadrature(sigma, derivative, a, b, c)
     arrays = [to_library(np.array([v])) for v in (c, a, b)]
     plain = [float(v[0]) for v in dual(kind(normalize=False), *arrays)]
-    np.testing.assert_allclose(plain, expected, rtol=1e-8)
+    np.testing.assert_allclose(plain, expected, rtol=1e-8, atol=1e-14)
     moment = dual_by_quadrature(sigma, derivative, 1.0, 1.0, 1.0)[0]
     assert second_moment(kind()) == pytest.approx(moment, rel=1e-10)
     normalized = [float(v[0]) for v in dual(kind(), *arrays)]
-    np.testing.assert_allclose(normalized, np.array(expected) / moment, rtol=1e-8)
+    np.testing.assert_allclose(normalized, np.array(expected) / moment, rtol=1e-8, atol=1e-14)
 
 
 @pytest.mark.parametrize("layer", KINKED, ids=repr)

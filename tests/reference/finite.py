@@ -21,7 +21,7 @@ _FUNCTIONS: dict[type, Callable] = {
 
 
 class FiniteNetwork:
-    """Weights drawn on the first call; `outputs` counts the units of the last Dense."""
+    """Weights are drawn on the first call and kept; the last Dense has `width` units too."""
 
     def __init__(self, net: nn.Layer, width: int, seed: int) -> None:
         self.net, self.width = net, width
@@ -37,16 +37,16 @@ class FiniteNetwork:
         self.fresh = False
         return out
 
-    def ntk(self, X: torch.Tensor) -> torch.Tensor:
-        """Mean over outputs of ⟨∇f(x), ∇f(y)⟩ over trained weights, for the first output unit."""
-        out = self(X)
+    def ntk(self, X: torch.Tensor, n_outputs: int = 1) -> torch.Tensor:
+        """Mean over the first output units of ⟨∇f(x), ∇f(y)⟩ over the trained weights."""
+        out = self(X)[:, :n_outputs]
         trained = [w for w in self.weights if w.requires_grad]
-        rows = []
-        for i in range(len(X)):
-            grads = torch.autograd.grad(out[i, 0], trained, retain_graph=True, allow_unused=True)
-            rows.append(torch.cat([g.flatten() for g in grads if g is not None]))
-        J = torch.stack(rows)
-        return J @ J.T
+        K = torch.zeros(len(X), len(X), dtype=out.dtype)
+        for unit in out.T:
+            grads = [torch.autograd.grad(f, trained, retain_graph=True) for f in unit]
+            J = torch.stack([torch.cat([g.flatten() for g in grad]) for grad in grads])
+            K += J @ J.T / n_outputs
+        return K
 
     def _weight(self, layer: nn.Dense | nn.Conv, *shape: int) -> torch.Tensor:
         if not self.fresh:

@@ -34,7 +34,8 @@ class Rows:
         return int(self.data.shape[0])
 
     def __getitem__(self, rows: slice) -> Rows:
-        return Rows(self.data[rows], tuple(s[rows, ...] for s in self.stats))
+        data = self.data[rows] if _array.is_sparse(self.data) else self.data[rows, ...]
+        return Rows(data, tuple(s[rows, ...] for s in self.stats))
 
 
 class Kernel(ABC):
@@ -148,12 +149,12 @@ def evaluate_blocks(
     host_Y = host_X if Y is None else _to_host(Y)[0]
     kernel = kernel.specialize(host_X)
     b = kernel.prepare(host_Y)
-    row_bytes = kernel.n_outputs * len(b) * max(4, _array.result_dtype(X).itemsize)
+    row_bytes = 8 * kernel.n_outputs * len(b)
     batches = row_batches(
         host_X.shape[0], row_bytes, batch_size=batch_size, like=X, owner="row_blocks"
     )
     for rows in batches:
-        a = b[rows] if Y is None else kernel.prepare(host_X[rows])
+        a = b[rows] if Y is None else kernel.prepare(Rows(host_X)[rows].data)
         yield rows, tuple(finish(K) for K in gram(kernel, a, b))
 
 

@@ -180,7 +180,8 @@ class FunctionKernel(Kernel):
     def diagonal(self, a: Rows) -> tuple[Array, ...]:
         """Call the function on single rows: all that is known of it."""
         params = dict(self.params)
-        single = [self.function(a.data[i : i + 1], a.data[i : i + 1], **params) for i in range(len(a))]
+        rows = [a[i : i + 1].data for i in range(len(a))]
+        single = [self.function(x, x, **params) for x in rows]
         xp = np if _array.is_sparse(a.data) else _array.namespace(a.data)
         return (xp.concat([K[:, 0] for K in single]),)
 

@@ -106,7 +106,7 @@ def start(X: Array, Y: Array, *, all_pixels: bool, ntk: bool, paired: bool = Fal
         pixels = X.shape[1:3]
         a = xp.reshape(X, (n, -1, d))
         b = xp.matrix_transpose(xp.reshape(Y, (m, -1, d)))
-        products = xp.matmul(a[:, None], b[:, None] if paired else b[None, ...])
+        products = xp.matmul(a[:, None, ...], b[:, None, ...] if paired else b[None, ...])
         nngp = xp.reshape(products, (n, -1, *pixels, *pixels))
     return State(nngp, xp.zeros_like(nngp) if ntk else None)
 

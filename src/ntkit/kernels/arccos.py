@@ -1,7 +1,7 @@
 """Arc-cosine kernels κ₀, κ₁, κ₂, the ReLU-NTK function K_relu^(L) built from them, and their Taylor series.
 
 Functions of a cosine t in [−1, 1]. They are evaluated through x = 1 − |t|, exact in floating point near
-t = ±1, so nothing is lost there: arccos|t| = 2 arcsin √(x/2).
+t = ±1, so nothing is lost there: arccos|t| = 2 arctan √(x/(2 − x)).
 """
 
 from __future__ import annotations
@@ -230,7 +230,7 @@ def _cosines(t: Any, owner: str) -> tuple[Array, Any]:
 def _angle(x: Array) -> tuple[Array, Array]:
     """θ = arccos(1 − x) and sin θ for 0 ≤ x ≤ 1."""
     xp = _array.namespace(x)
-    return 2 * xp.asin(xp.sqrt(x / 2)), xp.sqrt(x * (2 - x))
+    return 2 * xp.atan2(xp.sqrt(x), xp.sqrt(2 - x)), xp.sqrt(x * (2 - x))
 
 
 def _identity_series(degree: int) -> np.ndarray:
@@ -238,7 +238,7 @@ def _identity_series(degree: int) -> np.ndarray:
 
 
 def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.convolve(a, b)[: len(a)]
+    return np.convolve(a, b)[: len(a)] if len(a) else a
 
 
 def _compose(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -243,7 +243,8 @@ def row_norms(X: Array) -> Array:
         return top * np.sqrt(np.asarray(scaled.multiply(scaled).sum(axis=1)).ravel())
     xp = _array.namespace(X)
     parts = []
-    for rows in row_batches(X.shape[0], 24 * X.shape[1], like=X):
+    in_cache = max(1, 2**18 // X.shape[1]) if _array.is_numpy(X) else None
+    for rows in row_batches(X.shape[0], 32 * X.shape[1], batch_size=in_cache, like=X):
         block = _array.widen(X[rows, :])
         top = xp.max(xp.abs(block), axis=1)
         scaled = divide_rows(block, top)

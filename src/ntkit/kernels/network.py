@@ -6,7 +6,7 @@ images through compiled code (:mod:`ntkit.kernels._pairs`), and the array-API wa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._batching import batch_rows
+from ntkit._batching import row_batches
 from ntkit._validation import check_choice, check_int, message
 from ntkit.kernels._base import Kernel, Rows, evaluate
 from ntkit.kernels._pairs import image_chain
@@ -211,10 +211,8 @@ class Network(Kernel):
 
     def prepare(self, X: Array) -> Rows:
         """Variances at all activations, from the pairs (x, x)."""
-        step = batch_rows(X.shape[0], self.bytes_per_pair(Rows(X)), like=X)
-        parts = [row_variances(self.net, X[i : i + step, ...]) for i in range(0, X.shape[0], step)]
-        xp = _array.namespace(X)
-        return Rows(X, tuple(xp.concat(list(part)) for part in zip(*parts, strict=True)))
+        parts = [row_variances(self.net, X[rows, ...]) for rows in self._row_batches(X)]
+        return Rows(X, _concat(parts))
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """Walk all pairs of a tile."""
@@ -225,15 +223,13 @@ class Network(Kernel):
 
     def diagonal(self, a: Rows) -> tuple[Array, ...]:
         """Walk the pairs (x, x)."""
-        xp = _array.namespace(a.data)
-        step = batch_rows(len(a), self.bytes_per_pair(a), like=a.data)
         parts = []
-        for i in range(0, len(a), step):
-            X = a.data[i : i + step, ...]
+        for rows in self._row_batches(a.data):
+            X = a.data[rows, ...]
             state = start(X, X, all_pixels=self._all_pixels, ntk="ntk" in self.kinds, paired=True)
             state = walk(self.net, state, self_variances())
             parts.append([getattr(state, kind)[:, 0] for kind in self.kinds])
-        return tuple(xp.concat(list(part)) for part in zip(*parts, strict=True))
+        return _concat(parts)
 
     def bytes_per_pair(self, a: Rows) -> int:
         """About a dozen float64 arrays of the state's size."""
@@ -241,6 +237,9 @@ class Network(Kernel):
             return 96
         pixels = a.data.shape[1] * a.data.shape[2]
         return int(96 * pixels * (pixels if self._all_pixels else 1))
+
+    def _row_batches(self, X: Array) -> Iterator[slice]:
+        return row_batches(X.shape[0], self.bytes_per_pair(Rows(X)), like=X)
 
     @property
     def _all_pixels(self) -> bool:
@@ -273,7 +272,7 @@ class CosineChain(InnerProductKernel):
         gap = xp.clip(1 - xp.abs(cosines), 0, 1)
         i, j = xp.nonzero(gap < _NEAR)
         if i.shape[0]:
-            gap[i, j] = _gaps(x, y, i, j, cosines[i, j])
+            _array.scatter(gap, i, j, _gaps(x, y, i, j, cosines[i, j]))
         sigma, theta = homogeneous_chain(cosines, gap, self.mixes, self.trained)
         norms = self.scale * a.stats[0][:, None] * b.stats[0][None, :]
         for kind, out in zip(self.kinds, outs, strict=True):
@@ -332,14 +331,20 @@ def _gaps(x: Array, y: Array, i: Array, j: Array, cosines: Array) -> Array:
     step = max(1, 2**20 // x.shape[1])
     parts = []
     for k in range(0, cosines.shape[0], step):
-        part = slice(k, k + step)
+        part = slice(k, min(k + step, cosines.shape[0]))
         if _array.is_sparse(x):
-            difference = x[i[part]] - divide_rows(y[j[part]], np.ones(1)).multiply(signs[part][:, None])
+            difference = x[i[part]] - y[j[part]].multiply(signs[part][:, None])
             parts.append(np.asarray(difference.multiply(difference).sum(axis=1)).ravel() / 2)
         else:
-            difference = x[i[part], :] - signs[part][:, None] * y[j[part], :]
+            x_rows, y_rows = xp.take(x, i[part], axis=0), xp.take(y, j[part], axis=0)
+            difference = x_rows - signs[part][:, None] * y_rows
             parts.append(xp.sum(difference * difference, axis=1) / 2)
     return xp.concat(parts)
+
+
+def _concat(parts: Sequence[Sequence[Array]]) -> tuple[Array, ...]:
+    """Join, position by position, arrays that belong to consecutive batches of rows."""
+    return tuple(_array.namespace(*part).concat(part) for part in zip(*parts, strict=True))
 
 
 def _wide(X: Array) -> Array:
