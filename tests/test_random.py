@@ -49,9 +49,7 @@ def test_generators_are_advanced():
     assert seed_sequence(None).entropy != seed_sequence(None).entropy
 
 
-@pytest.mark.parametrize(
-    ("state", "error"), [(-1, ValueError), (1.5, TypeError), ("a", TypeError), (True, TypeError)]
-)
+@pytest.mark.parametrize(("state", "error"), [(-1, ValueError), (1.5, TypeError), ("a", TypeError), (True, TypeError)])
 def test_bad_states(state, error):
     with pytest.raises(error, match="'random_state' parameter of Map must be None, an int ≥ 0"):
         seed_sequence(state, owner="Map")

@@ -79,10 +79,7 @@ def run_on_threads(function: Callable[[T], Any], tasks: Iterable[T]) -> None:
         for task in tasks:
             function(task)
         return
-    with (
-        _blas_controller().limit(limits=1, user_api="blas"),
-        ThreadPoolExecutor(n_threads) as pool,
-    ):
+    with _blas_controller().limit(limits=1, user_api="blas"), ThreadPoolExecutor(n_threads) as pool:
         for _ in pool.map(function, tasks):
             pass
 

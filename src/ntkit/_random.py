@@ -15,9 +15,7 @@ import numpy as np
 
 from ntkit._validation import message
 
-RandomState: TypeAlias = (
-    None | int | np.integer | np.random.RandomState | np.random.Generator | np.random.SeedSequence
-)
+RandomState: TypeAlias = int | np.integer | np.random.RandomState | np.random.Generator | np.random.SeedSequence | None
 _WORDS_PER_COUNTER = 4  # a Philox counter step yields four 64-bit words
 
 
@@ -69,9 +67,7 @@ def keyed(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequen
     if not key:
         raise ValueError("keyed() needs at least one part of a key, such as (layer, 'signs').")
     words = tuple(zlib.crc32(part.encode()) if isinstance(part, str) else int(part) for part in key)
-    return np.random.SeedSequence(
-        seed.entropy, spawn_key=(*seed.spawn_key, *words), pool_size=seed.pool_size
-    )
+    return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *words), pool_size=seed.pool_size)
 
 
 def generator(seed: np.random.SeedSequence, *key: int | str) -> np.random.Generator:

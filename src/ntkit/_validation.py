@@ -31,9 +31,7 @@ def message(owner: str, name: str, rule: str, value: object, remedy: str = "") -
     return f"{text} {remedy}" if remedy else text
 
 
-def check_int(
-    value: object, name: str, owner: str, *, minimum: int | None = None, maximum: int | None = None
-) -> int:
+def check_int(value: object, name: str, owner: str, *, minimum: int | None = None, maximum: int | None = None) -> int:
     """Return `value` as an int, or raise an error that names the rule broken."""
     rule = "an int"
     if minimum is not None and maximum is not None:
@@ -49,14 +47,7 @@ def check_int(
     return number
 
 
-def check_real(
-    value: object,
-    name: str,
-    owner: str,
-    *,
-    minimum: float = -math.inf,
-    strict: bool = False,
-) -> float:
+def check_real(value: object, name: str, owner: str, *, minimum: float = -math.inf, strict: bool = False) -> float:
     """Return `value` as a finite float ≥ `minimum` (> with `strict`), or raise an error."""
     rule = "a finite real number"
     if minimum > -math.inf:
@@ -86,9 +77,7 @@ def check_choice(value: Any, name: str, owner: str, choices: Collection[str]) ->
     return value
 
 
-def check_data(
-    X: Any, name: str, owner: str, *, ndims: Sequence[int] = (2,), sparse: bool = False
-) -> Array:
+def check_data(X: Any, name: str, owner: str, *, ndims: Sequence[int] = (2,), sparse: bool = False) -> Array:
     """Return `X` as a finite floating array of an allowed rank; torch tensors and CSR stay what they are.
 
     Floating dtypes are kept, whole numbers and booleans become float64; anything else is refused.
@@ -118,26 +107,21 @@ def check_same_kind(X: Array, Y: Array, owner: str) -> None:
         )
     if tuple(X.shape[1:]) != tuple(Y.shape[1:]):
         raise ValueError(
-            f"X and Y of {owner} must have rows of the same shape. Got {tuple(X.shape[1:])} and "
-            f"{tuple(Y.shape[1:])}."
+            f"X and Y of {owner} must have rows of the same shape. Got {tuple(X.shape[1:])} and {tuple(Y.shape[1:])}."
         )
 
 
 def _as_array(X: Any, name: str, owner: str, *, sparse: bool) -> Array:
     if _array.is_sparse(X):
         if not sparse:
-            raise TypeError(
-                message(owner, name, "a dense array", X, "Call .toarray() on it if it fits in memory.")
-            )
+            raise TypeError(message(owner, name, "a dense array", X, "Call .toarray() on it if it fits in memory."))
         return X.tocsr()
     if _array.is_array(X):
         return X
     try:
         return np.asarray(X)
     except (TypeError, ValueError) as error:
-        raise ValueError(
-            message(owner, name, "an array with rows of equal length", X)
-        ) from error
+        raise ValueError(message(owner, name, "an array with rows of equal length", X)) from error
 
 
 def _as_floating(X: Array, name: str, owner: str) -> Array:
@@ -157,9 +141,7 @@ def _as_floating(X: Array, name: str, owner: str) -> Array:
             return X
         if xp.isdtype(X.dtype, ("bool", "integral")):
             return xp.astype(X, _array.wide_dtype(X))
-    raise TypeError(
-        message(owner, name, "an array of real numbers", X, "Encode categories and text as numbers.")
-    )
+    raise TypeError(message(owner, name, "an array of real numbers", X, "Encode categories and text as numbers."))
 
 
 def _rank_message(X: Array, name: str, owner: str, ndims: Sequence[int]) -> str:

@@ -24,13 +24,7 @@ from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from typing import NamedTuple, TypeAlias
 
-from ntkit._validation import (
-    check_bool,
-    check_choice,
-    check_int,
-    check_real,
-    message,
-)
+from ntkit._validation import check_bool, check_choice, check_int, check_real, message
 
 __all__ = [
     "GELU",
@@ -135,10 +129,8 @@ class Conv(Layer):
 
     def windows(self, height: int, width: int) -> tuple[Window, Window]:
         """Window along the rows and along the columns of an image."""
-        return (
-            _window(height, *(pair(v)[0] for v in (self.kernel_size, self.stride)), self.padding),
-            _window(width, *(pair(v)[1] for v in (self.kernel_size, self.stride)), self.padding),
-        )
+        (q_h, q_w), (step_h, step_w) = pair(self.kernel_size), pair(self.stride)
+        return _window(height, q_h, step_h, self.padding), _window(width, q_w, step_w, self.padding)
 
 
 @dataclass(frozen=True, repr=False)
@@ -418,9 +410,7 @@ def myrtle(depth: int) -> Sequential:
         raise ValueError(message("myrtle", "depth", "5, 7 or 10", depth))
     conv = (Conv(3), ReLU())
     first, second, third = blocks[depth]
-    return Sequential(
-        *conv * first, AvgPool(2), *conv * second, AvgPool(2), *conv * third, GlobalAvgPool(), Dense()
-    )
+    return Sequential(*conv * first, AvgPool(2), *conv * second, AvgPool(2), *conv * third, GlobalAvgPool(), Dense())
 
 
 class Window(NamedTuple):
@@ -480,14 +470,11 @@ def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
         raise TypeError(message("output_shape", "net", "a network of ntkit.networks", net))
     shape = tuple(input_shape)
     if len(shape) not in (1, 3) or not all(isinstance(s, int) and s > 0 for s in shape):
-        raise ValueError(
-            message("output_shape", "input_shape", "(features,) or (height, width, channels)", shape)
-        )
+        raise ValueError(message("output_shape", "input_shape", "(features,) or (height, width, channels)", shape))
     final = _walk(net, _Flow(shape), "").shape
     if len(final) == 3:
         raise ValueError(
-            f"The network ends in images of {_pixels(final)} pixels; end it with GlobalAvgPool() or "
-            "Flatten()."
+            f"The network ends in images of {_pixels(final)} pixels; end it with GlobalAvgPool() or Flatten()."
         )
     return final
 

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 from scipy.special import erf, ndtr
+from tests.conftest import as_numpy
+from tests.reference.kernels import dual_by_quadrature
 
 from ntkit import networks as nn
 from ntkit.kernels.activations import dual, gain, mix, second_moment
-from tests.conftest import as_numpy
-from tests.reference.kernels import dual_by_quadrature
 
 SMOOTH = {
     nn.Erf: (erf, lambda z: 2 / math.sqrt(math.pi) * np.exp(-z * z)),

@@ -5,10 +5,10 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from tests.conftest import as_numpy
 
 from ntkit.kernels import arc_cosine, arc_cosine_taylor, relu_ntk, relu_ntk_taylor
 from ntkit.kernels.activations import homogeneous_chain
-from tests.conftest import as_numpy
 
 EDGES = [1 - 2.0**-k for k in (1, 4, 10, 20, 30, 40, 50, 53)]
 COSINES = np.array(sorted({0.0, 1.0, -1.0, *EDGES, *(-t for t in EDGES), *np.linspace(-0.95, 0.95, 39)}))

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
+from tests.conftest import as_numpy
 
 from ntkit.kernels import arc_cosine_taylor, diagonal, dot_product, exponential, gaussian, polynomial
-from tests.conftest import as_numpy
 
 SHAPES = st.tuples(st.integers(1, 20), st.integers(1, 20), st.integers(1, 8), st.integers(0, 10**6))
 
@@ -86,7 +86,11 @@ def test_gaussian_of_duplicates_far_from_the_origin_is_one():
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: gaussian([[1.0]], lengthscale=0), ValueError, "'lengthscale' parameter of gaussian must be.*> 0. Got 0"),
+        (
+            lambda: gaussian([[1.0]], lengthscale=0),
+            ValueError,
+            "'lengthscale' parameter of gaussian must be.*> 0. Got 0",
+        ),
         (lambda: gaussian([[1.0]], lengthscale="a"), TypeError, "'lengthscale' parameter of gaussian"),
         (lambda: exponential([[1.0]], lengthscale=np.inf), ValueError, "finite"),
         (lambda: polynomial([[1.0]], degree=0), ValueError, "'degree' parameter of polynomial must be an int ≥ 1"),

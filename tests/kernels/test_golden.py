@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.conftest import as_numpy
 
 from ntkit import networks as nn
 from ntkit.kernels import cntk, diagonal, network_kernel, nngp, ntk
-from tests.conftest import as_numpy
 
 GOLDEN = dict(np.load(Path(__file__).parents[1] / "golden" / "exact_kernels.npz"))
 KEYS = [key for key in GOLDEN if key.split("_")[1] not in "AB"]

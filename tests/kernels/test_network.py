@@ -8,15 +8,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
+from tests.conftest import as_numpy
+from tests.reference import kernels as reference
+from tests.reference.finite import FiniteNetwork
 
 from ntkit import networks as nn
 from ntkit.kernels import cntk, diagonal, network_kernel, nngp, ntk
 from ntkit.kernels._base import evaluate, gram
 from ntkit.kernels._pairs import image_chain
 from ntkit.kernels.network import Network
-from tests.conftest import as_numpy
-from tests.reference import kernels as reference
-from tests.reference.finite import FiniteNetwork
 
 IDENTITY = nn.Sequential()
 CHAINS = {
@@ -35,7 +35,15 @@ CHAINS = {
         nn.Dense(trainable=False),
     ),
     "pooled": nn.Sequential(
-        nn.Conv(3), nn.ReLU(), nn.AvgPool(2), nn.Conv(3), nn.ReLU(), nn.Conv(2), nn.ReLU(), nn.GlobalAvgPool(), nn.Dense()
+        nn.Conv(3),
+        nn.ReLU(),
+        nn.AvgPool(2),
+        nn.Conv(3),
+        nn.ReLU(),
+        nn.Conv(2),
+        nn.ReLU(),
+        nn.GlobalAvgPool(),
+        nn.Dense(),
     ),
     "pooled_flat": nn.Sequential(
         nn.Conv(3), nn.ReLU(), nn.AvgPool((2, 1)), nn.Conv(3), nn.LeakyReLU(0.2), nn.AvgPool((1, 2)), nn.Flatten()
@@ -77,9 +85,7 @@ def walked(net: nn.Layer, X, Y, kind="both"):
     return gram(kernel, kernel.prepare(X), None if Y is None else kernel.prepare(Y))
 
 
-@given(
-    st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.integers(0, 10**6), st.booleans()
-)
+@given(st.integers(1, 4), st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.integers(0, 10**6), st.booleans())
 def test_ntk_is_definition_1(n, m, d, depth, seed, special):
     rng = np.random.default_rng(seed)
     X, Y = rng.standard_normal((n, d)), rng.standard_normal((m, d))
@@ -91,7 +97,11 @@ def test_ntk_is_definition_1(n, m, d, depth, seed, special):
 
 
 @given(
-    st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.sampled_from([1, 3, 5]),
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 3),
+    st.sampled_from([1, 3, 5]),
     st.integers(0, 10**6),
 )
 def test_cntk_is_definition_2(h, w, c, depth, q, seed):
@@ -128,8 +138,15 @@ def test_array_code_matches_on_every_library(name, to_library):
 
 
 @given(
-    st.integers(1, 9), st.integers(1, 9), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5),
-    st.sampled_from(["same", "valid"]), st.integers(1, 3), st.booleans(), st.integers(0, 10**6),
+    st.integers(1, 9),
+    st.integers(1, 9),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.integers(1, 5),
+    st.sampled_from(["same", "valid"]),
+    st.integers(1, 3),
+    st.booleans(),
+    st.integers(0, 10**6),
 )
 def test_compiled_pairs_match_the_walk_on_any_shape(h, w, c, q_h, q_w, padding, pool, flat, seed):
     first = nn.Conv((q_h, q_w), padding=padding)
@@ -289,9 +306,7 @@ def test_image_kernels_are_symmetric_psd_homogeneous_and_zero_at_zero(name):
 
 def test_one_pixel_constant_and_integer_images():
     pixel = images(11, 3, 1, 1, 4)
-    np.testing.assert_allclose(
-        network_kernel(nn.cntk(3, 1), pixel), 2 * 0 + _frozen_fc(pixel.reshape(3, 4)), rtol=1e-9
-    )
+    np.testing.assert_allclose(network_kernel(nn.cntk(3, 1), pixel), 2 * 0 + _frozen_fc(pixel.reshape(3, 4)), rtol=1e-9)
     ones = np.ones((1, 6, 6, 1))
     # A constant image behaves as one pixel away from the border: with 1 × 1 filters everywhere.
     assert cntk(ones, depth=4, kernel_size=1)[0, 0] == pytest.approx(3.0)
@@ -353,8 +368,16 @@ NAN = np.array([[1.0, 2.0], [3.0, np.nan]])
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda: ntk(NAN, depth=1), ValueError, r"'X' parameter of network_kernel must be finite. Got nan at index \(1, 1\)"),
-        (lambda: ntk([[1.0]], [[np.inf]], depth=1), ValueError, "'Y' parameter of network_kernel must be finite. Got inf"),
+        (
+            lambda: ntk(NAN, depth=1),
+            ValueError,
+            r"'X' parameter of network_kernel must be finite. Got nan at index \(1, 1\)",
+        ),
+        (
+            lambda: ntk([[1.0]], [[np.inf]], depth=1),
+            ValueError,
+            "'Y' parameter of network_kernel must be finite. Got inf",
+        ),
         (lambda: ntk(np.ones(3), depth=1), ValueError, r"2-D .*reshape\(-1, 1\)"),
         (lambda: ntk(np.ones((0, 3)), depth=1), ValueError, "non-empty"),
         (lambda: ntk(np.ones((3, 0)), depth=1), ValueError, "non-empty"),
@@ -381,7 +404,7 @@ def test_bad_input_leaves_the_data_alone():
     X = np.arange(6.0).reshape(2, 3)
     before = X.copy()
     ntk(X, depth=3)
-    assert (X == before).all()
+    assert (before == X).all()
 
 
 def test_evaluate_takes_lists_and_frames():

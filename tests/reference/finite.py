@@ -69,10 +69,8 @@ class FiniteNetwork:
         if isinstance(layer, nn.Conv):
             return self._conv(layer, X)
         if isinstance(layer, nn.Activation):
-            if isinstance(layer, nn.LeakyReLU):
-                out = F.leaky_relu(X, layer.slope)
-            else:
-                out = _FUNCTIONS[type(layer)](X)
+            leaky = isinstance(layer, nn.LeakyReLU)
+            out = F.leaky_relu(X, layer.slope) if leaky else _FUNCTIONS[type(layer)](X)
             return out / math.sqrt(second_moment(layer)) if layer.normalize else out
         if isinstance(layer, nn.AvgPool):
             return F.avg_pool2d(X, nn.pair(layer.size), nn.pair(layer.stride or layer.size))

@@ -45,10 +45,7 @@ def definition_2(y: np.ndarray, z: np.ndarray, depth: int, q: int) -> float:
         for _ in range(depth):
             last = levels[-1]
             levels.append(
-                {
-                    (i, j): sum(last[i + a, j + b] for a, b in offsets if inside(i + a, j + b)) / q**2
-                    for i, j in pixels
-                }
+                {(i, j): sum(last[i + a, j + b] for a, b in offsets if inside(i + a, j + b)) / q**2 for i, j in pixels}
             )
         return levels
 
@@ -57,9 +54,7 @@ def definition_2(y: np.ndarray, z: np.ndarray, depth: int, q: int) -> float:
 
     def patch_sum(field: dict, i: int, j: int, k: int, m: int) -> float:
         return sum(
-            field[i + a, j + b, k + a, m + b]
-            for a, b in offsets
-            if inside(i + a, j + b) and inside(k + a, m + b)
+            field[i + a, j + b, k + a, m + b] for a, b in offsets if inside(i + a, j + b) and inside(k + a, m + b)
         )
 
     gamma = {(i, j, k, m): float(y[i, j] @ z[k, m]) for i, j, k, m in quads}
@@ -92,8 +87,7 @@ def network(net: nn.Layer, x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
     if x.ndim == 1:
         x, y = x[None, None, :], y[None, None, :]
     state = [
-        (np.einsum("ijc,klc->ijkl", a, b), np.zeros((*a.shape[:2], *b.shape[:2])))
-        for a, b in ((x, x), (x, y), (y, y))
+        (np.einsum("ijc,klc->ijkl", a, b), np.zeros((*a.shape[:2], *b.shape[:2]))) for a, b in ((x, x), (x, y), (y, y))
     ]
     state = _walk(net, state)
     return float(state[1][0].item()), float(state[1][1].item())
@@ -147,9 +141,7 @@ def _linear(layer, nngp, ntk):
     if isinstance(layer, nn.GlobalAvgPool):
         return tuple(A.mean().reshape(1, 1, 1, 1) for A in (nngp, ntk))
     assert isinstance(layer, nn.Flatten)
-    return tuple(
-        np.mean([A[i, j, i, j] for i in range(h) for j in range(w)]).reshape(1, 1, 1, 1) for A in (nngp, ntk)
-    )
+    return tuple(np.mean([A[i, j, i, j] for i in range(h) for j in range(w)]).reshape(1, 1, 1, 1) for A in (nngp, ntk))
 
 
 def _axis(size: int, q: int, stride: int, padding: str) -> list[list[int]]:

@@ -150,9 +150,7 @@ def evaluate_blocks(
     kernel = kernel.specialize(host_X)
     b = kernel.prepare(host_Y)
     row_bytes = 8 * kernel.n_outputs * len(b)
-    batches = row_batches(
-        host_X.shape[0], row_bytes, batch_size=batch_size, like=X, owner="row_blocks"
-    )
+    batches = row_batches(host_X.shape[0], row_bytes, batch_size=batch_size, like=X, owner="row_blocks")
     for rows in batches:
         a = b[rows] if Y is None else kernel.prepare(Rows(host_X)[rows].data)
         yield rows, tuple(finish(K) for K in gram(kernel, a, b))

@@ -22,9 +22,9 @@ CHUNK = 1024  # pairs whose state (4 arrays, 32 KiB) stays in the first-level ca
 NEAR = 1e-8  # below this 1 − |t| loses half its digits to rounding of t
 
 
-# arccos(1 − x)/√(2x) on [0, 1] as a polynomial of degree 18 in u = 2x − 1 (Chebyshev, error 2e-17, computed with 60
-# digits: float64 interpolation is 100 times worse, and 1 − κ₁ passes the relative error of arccos on). Even and odd powers
-# apart, highest first: LLVM unrolls and vectorizes two short Horner chains where it gives up on one long one.
+# arccos(1 − x)/√(2x) on [0, 1] as a polynomial of degree 18 in u = 2x − 1 (Chebyshev, error 2e-17, computed with
+# 60 digits: float64 interpolation is 100 times worse, and 1 − κ₁ passes the relative error of arccos on). Even and
+# odd powers apart, highest first: LLVM unrolls and vectorizes two short Horner chains where it gives up on a long one.
 _EVEN = (
     1.294087904918515e-11,
     7.597606552881001e-11,

@@ -20,18 +20,7 @@ from ntkit.kernels._base import Kernel, Rows
 from ntkit.kernels._walk import State, pair_variances, self_variances, walk, window_sum
 from ntkit.kernels.activations import HOMOGENEOUS, gain, mix
 from ntkit.kernels.dot_product import assign, divide_rows, row_norms
-from ntkit.networks import (
-    Activation,
-    AvgPool,
-    Conv,
-    Flatten,
-    GlobalAvgPool,
-    Layer,
-    Sequential,
-    Window,
-    flatten,
-    pair,
-)
+from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, Layer, Sequential, Window, flatten, pair
 
 
 @dataclass(frozen=True)
@@ -139,8 +128,7 @@ class ImageChain(Kernel):
         nngp, ntk = self._run(a, b, pairs, self.segments, ntk="ntk" in self.kinds)
         scale = np.outer(a.stats[0], b.stats[0])
         state = State(
-            nngp.reshape(len(a), len(b)) * scale,
-            ntk.reshape(len(a), len(b)) * scale if "ntk" in self.kinds else None,
+            nngp.reshape(len(a), len(b)) * scale, ntk.reshape(len(a), len(b)) * scale if "ntk" in self.kinds else None
         )
         skip = len(self.segments)  # the norm and the segments' own variances come first
         state = walk(self.tail, state, pair_variances(a.stats[skip:], b.stats[skip:]))

@@ -71,7 +71,7 @@ def segment(
     nngp, ntk, scratch = np.zeros(size), np.zeros(size), np.zeros(size)
     channels = X.shape[1] if from_images else 0
     x_cut, y_cut = np.empty((channels, h * wide)), np.empty((channels, h * wide))
-    x_sd, y_sd = np.empty((x_stats.shape[1], 2, h * wide)), np.empty((x_stats.shape[1], 2, h * wide))
+    x_sd, y_sd = (np.empty((x_stats.shape[1], 2, h * wide)), np.empty((x_stats.shape[1], 2, h * wide)))
     for p in range(len(pairs)):
         a, b = pairs[p]
         for dj in range(-reach[1], reach[1] + 1):
@@ -103,9 +103,7 @@ def segment(
 
 
 @compiled
-def _layers(
-    nngp, ntk, scratch, front, n, stride, ops, factors, x_sd, y_sd, x_off, y_off, h, dj, fresh, want_ntk
-):
+def _layers(nngp, ntk, scratch, front, n, stride, ops, factors, x_sd, y_sd, x_off, y_off, h, dj, fresh, want_ntk):
     """Carry one field through all layers; return its new length. `fresh`: Θ is still zero."""
     activation = 0
     for op in range(len(ops)):

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 
 from ntkit import _array
 from ntkit._array import Array
@@ -59,8 +61,7 @@ def walk(layer: Layer, state: State, variances: Variances) -> State:
         return state
     if isinstance(layer, Residual):
         ends = [walk(branch, state, variances) for branch in layer.branches]
-        nngp = sum(end.nngp for end in ends)
-        return State(nngp, None if state.ntk is None else sum(end.ntk for end in ends))
+        return State(_sum([end.nngp for end in ends]), None if state.ntk is None else _sum([end.ntk for end in ends]))
     if isinstance(layer, Dense | Conv):
         if state.ntk is not None and layer.trainable:
             state = replace(state, ntk=state.ntk + state.nngp)
@@ -99,7 +100,7 @@ def start(X: Array, Y: Array, *, all_pixels: bool, ntk: bool, paired: bool = Fal
         nngp = xp.sum(X * Y, axis=1)[:, None] if paired else xp.matmul(X, xp.matrix_transpose(Y))
     elif not all_pixels:
         X, Y = X[:, None, ...], Y[:, None, ...] if paired else Y[None, ...]
-        nngp = xp.zeros(X.shape[:1] + (1 if paired else m,) + X.shape[2:4], dtype=X.dtype, device=_array.device(X))
+        nngp = xp.zeros((n, 1 if paired else m, *X.shape[2:4]), dtype=X.dtype, device=_array.device(X))
         for channel in range(d):  # few channels: a loop needs no (n, m, h, w, c) intermediate
             nngp = nngp + X[..., channel] * Y[..., channel]
     else:
@@ -194,6 +195,10 @@ def _pixels_to_vector(A: Array, layer: GlobalAvgPool | Flatten) -> Array:
     if A.ndim == 6 and isinstance(layer, Flatten):
         A = _same_pixels(A)
     return xp.mean(A, axis=tuple(range(2, A.ndim)))
+
+
+def _sum(arrays: Sequence[Array]) -> Array:
+    return reduce(add, arrays)
 
 
 def _same_pixels(A: Array) -> Array:

@@ -55,9 +55,7 @@ def dual(activation: Activation, c: Array, a: Array, b: Array) -> tuple[Array, A
     return (forward, derivative) if factor == 1 else (factor * forward, factor * derivative)
 
 
-def homogeneous_chain(
-    t: Array, gap: Array, mixes: np.ndarray, trained: np.ndarray
-) -> tuple[Array, Array]:
+def homogeneous_chain(t: Array, gap: Array, mixes: np.ndarray, trained: np.ndarray) -> tuple[Array, Array]:
     """NNGP and NTK, on unit vectors with cosine `t`, of Dense, σ₁, Dense, …, σ_L, Dense.
 
     Σ⁰ = t, K⁰ = τ₀ t and, with weight w of layer ℓ (see :func:`mix`) and τ_ℓ = 1 for a trained Dense, else 0::

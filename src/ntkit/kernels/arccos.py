@@ -114,9 +114,7 @@ def relu_ntk(t: Any, depth: int) -> Array:
     out = np.empty_like(flat)
     none = np.empty((0, 2), np.int64)
     unit = np.ones(flat.shape[1])
-    _numba.chain(
-        flat, none, np.empty(0), mixes, trained, np.ones(1), unit, np.empty((0, 0)), out
-    )
+    _numba.chain(flat, none, np.empty(0), mixes, trained, np.ones(1), unit, np.empty((0, 0)), out)
     return finish(out.reshape(t.shape))
 
 
@@ -258,7 +256,5 @@ def _compose(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     slope = np.arange(1, degree + 1) * u[1:]
     powers = np.arange(1, degree + 1)
     derivative = np.concatenate([[arc_cosine(float(u[0]), 0)], _product(slope, g[:-1]) / math.pi / powers])
-    forward = np.concatenate(
-        [[arc_cosine(float(u[0]), 1)], _product(derivative[:-1], slope) / powers]
-    )
+    forward = np.concatenate([[arc_cosine(float(u[0]), 1)], _product(derivative[:-1], slope) / powers])
     return forward, derivative

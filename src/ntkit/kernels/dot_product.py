@@ -44,9 +44,7 @@ def gaussian(X: Any, Y: Any = None, *, lengthscale: float = 1.0) -> Array:
     return evaluate(Gaussian(lengthscale), X, Y)[0]
 
 
-def polynomial(
-    X: Any, Y: Any = None, *, degree: int = 2, coef0: float = 0.0, gamma: float = 1.0
-) -> Array:
+def polynomial(X: Any, Y: Any = None, *, degree: int = 2, coef0: float = 0.0, gamma: float = 1.0) -> Array:
     """Polynomial kernel (γ⟨x, y⟩ + c)^p.
 
     Parameters
@@ -144,7 +142,7 @@ class InnerProductKernel(Kernel):
 
     @abstractmethod
     def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
-        """f of a tile of inner products (may be overwritten)."""
+        """F of a tile of inner products (may be overwritten)."""
 
     def bytes_per_pair(self, a: Rows) -> int:
         """A handful of float64 temporaries on the device."""

@@ -20,7 +20,7 @@ from ntkit.kernels._base import Kernel, Rows, evaluate
 from ntkit.kernels._pairs import image_chain
 from ntkit.kernels._walk import pair_variances, pools, row_variances, self_variances, start, walk
 from ntkit.kernels.activations import HOMOGENEOUS, gain, homogeneous_chain, mix
-from ntkit.kernels.dot_product import InnerProductKernel, assign, divide_rows, inner_products, row_norms
+from ntkit.kernels.dot_product import InnerProductKernel, assign, divide_rows, inner_products
 from ntkit.networks import Activation, Dense, Layer, Size, flatten, fully_connected, output_shape
 from ntkit.networks import cntk as cntk_network
 
@@ -133,9 +133,7 @@ def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3) -> Array:
     return evaluate(Network(cntk_network(depth, kernel_size), "ntk"), X, Y)[0]
 
 
-def network_kernel(
-    net: Layer, X: Any, Y: Any = None, *, kind: str = "ntk"
-) -> Array | NetworkKernels:
+def network_kernel(net: Layer, X: Any, Y: Any = None, *, kind: str = "ntk") -> Array | NetworkKernels:
     """Exact infinite-width kernel of a network.
 
     Parameters
