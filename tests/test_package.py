@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +64,13 @@ def test_unknown_name_raises():
 
 def test_version_matches_the_metadata():
     assert ntkit.__version__ == version("ntkit")
+
+
+def test_readme_examples_run_and_print_what_they_say():
+    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    script = "\n".join(blocks)
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    printed = re.findall(r"^print\(.*\)\s+# (.+)$", script, re.M)
+    assert out.stdout.splitlines() == printed
+    assert len(printed) >= 2

@@ -5,6 +5,7 @@ torch is never imported here: a tensor brings its module along.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -38,6 +39,11 @@ def is_sparse(x: object) -> bool:
 def is_array(x: object) -> bool:
     """Whether `x` is an array of some array library (lists, data frames and sparse rows are not)."""
     return bool(compat.is_array_api_obj(x)) and not is_sparse(x)
+
+
+def has_triton(x: object) -> bool:
+    """Whether `x` is a CUDA tensor for which Triton kernels can be compiled."""
+    return is_torch(x) and x.device.type == "cuda" and find_spec("triton") is not None  # type: ignore[attr-defined]
 
 
 def namespace(*arrays: Array) -> ModuleType:

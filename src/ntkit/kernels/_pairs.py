@@ -1,8 +1,8 @@
-"""Exact kernels of images through the compiled code of :mod:`ntkit.kernels._pairs_numba`.
+"""Exact kernels of images through compiled code: numba on the host, Triton on CUDA devices.
 
 A network it can take is a chain: stride-1 convolutions and homogeneous activations (ReLU, LeakyReLU, Abs), in
 segments that end in average pooling with windows side by side, global pooling or Flatten; then anything on
-vectors. Everything else takes the array-API walk, about 20 times slower: residual branches and strides make
+vectors. Everything else takes the array-API walk, about 30 times slower: residual branches and strides make
 displacements meet or thin out, other activations have no fused kernel yet.
 """
 
@@ -14,13 +14,27 @@ from typing import ClassVar
 
 import numpy as np
 
-from ntkit._array import Array, widen
-from ntkit._batching import batch_rows, run_on_threads
-from ntkit.kernels._base import Kernel, Rows
-from ntkit.kernels._walk import State, pair_variances, self_variances, walk, window_sum
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._batching import row_batches, run_on_threads
+from ntkit.kernels._base import Kernel, Rows, on_host
+from ntkit.kernels._walk import State, pair_variances, same_pixels, self_variances, walk, window_sum
 from ntkit.kernels.activations import HOMOGENEOUS, gain, mix
 from ntkit.kernels.dot_product import assign, divide_rows, row_norms
-from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, Layer, Sequential, Window, flatten, pair
+from ntkit.networks import (
+    Activation,
+    AvgPool,
+    Conv,
+    Flatten,
+    GlobalAvgPool,
+    Layer,
+    Sequential,
+    Window,
+    flatten,
+    pair,
+)
+
+LARGEST_FIELD = 2**13  # pixels; on a GPU a field has to fit the registers of one program
 
 
 @dataclass(frozen=True)
@@ -50,10 +64,12 @@ class Segment:
         terms = self.window[0] * self.window[1]
         return 1 / terms if isinstance(self.end, Flatten) else 1 / terms**2
 
-    def variances(self, variances: np.ndarray) -> np.ndarray:
-        """Standard deviations and inverses (n, activations, 2, h, w) at the activations, from (n, h, w)."""
+    def stats(self, variances: Array) -> Array:
+        """Standard deviations and their inverses at the activations, (n, activations, 2, h, w)."""
+        xp = _array.namespace(variances)
         n_activations = sum(isinstance(layer, Activation) for layer in self.layers)
-        stats = np.zeros((len(variances), n_activations, 2, *self.size))
+        shape = (variances.shape[0], n_activations, 2, *self.size)
+        stats = xp.zeros(shape, dtype=variances.dtype, device=_array.device(variances))
         k = 0
         for layer in self.layers:
             h, w = variances.shape[1:]
@@ -62,9 +78,9 @@ class Segment:
                 variances = window_sum(window_sum(variances, (1,), rows, h), (2,), cols, w)
                 variances = variances * (layer.weight_std**2 / (rows.size * cols.size))
             else:
-                sd = np.sqrt(variances)
+                sd = xp.sqrt(variances)
                 stats[:, k, 0, :h, :w] = sd
-                np.divide(1.0, sd, out=stats[:, k, 1, :h, :w], where=sd > 0)
+                stats[:, k, 1, :h, :w] = xp.where(sd > 0, 1 / xp.where(sd > 0, sd, xp.ones_like(sd)), sd)
                 variances = variances * gain(layer)
                 k += 1
         return stats
@@ -82,8 +98,7 @@ class Segment:
                 after = [_zeros_after(v, s) for v, s in zip((rows, cols), size, strict=True)]
                 size = rows.n_out, cols.n_out
                 op[:] = (
-                    compiled.CONV, rows.size, cols.size, rows.before, cols.before, *after,
-                    layer.trainable, *size,
+                    compiled.CONV, rows.size, cols.size, rows.before, cols.before, *after, layer.trainable, *size
                 )  # fmt: skip
                 factor[0] = layer.weight_std**2 / (rows.size * cols.size)
             else:
@@ -91,10 +106,51 @@ class Segment:
                 factor[:] = gain(layer), mix(layer)
         return ops, factors
 
+    def apply(self, pairs: Array, images: tuple[Array, Array], before: State, stats: tuple[Array, Array]) -> State:
+        """State (p, h, w, h, w) of pairs after the segment.
+
+        From the state `before` it, or from the images if that has no rows; an `ntk` of None is not computed.
+        """
+        if not _array.is_numpy(pairs):
+            return self._apply_triton(pairs, images, before, stats)
+        from ntkit.kernels import _pairs_numba
+
+        none = np.empty((0, 1, 1, 1, 1))
+        after = State(*(np.zeros((len(pairs), *self.size_out * 2)) if A is not None else none for A in _parts(before)))
+        _pairs_numba.segment(
+            pairs, *images, *(none if A is None else A for A in _parts(before)), *stats, *self.program(),
+            np.array(self.reach), np.array(self.window), after.nngp, after.ntk,
+        )  # fmt: skip
+        return replace(after, ntk=None if before.ntk is None else after.ntk).map(lambda A: A * self.scale)
+
+    def _apply_triton(
+        self, pairs: Array, images: tuple[Array, Array], before: State, stats: tuple[Array, Array]
+    ) -> State:
+        import torch
+
+        from ntkit.kernels import _triton
+
+        pooled = isinstance(self.end, AvgPool)
+        program = (torch.from_numpy(part).to(pairs.device) for part in self.program())
+        outs = _triton.segment(
+            pairs, *images, before.nngp, before.ntk, *stats, *program,
+            sums=not pooled, all_displacements=not isinstance(self.end, Flatten),
+        )  # fmt: skip
+        return State(*outs).map(
+            lambda A: self.scale * (self._window_sums(A) if pooled else A[:, None, None, None, None])
+        )
+
+    def _window_sums(self, A: Array) -> Array:
+        """Sums over pairs of windows of (p, h, w, h, w)."""
+        for axis in (1, 2, 3, 4):
+            size, n_out = self.window[(axis - 1) % 2], self.size_out[(axis - 1) % 2]
+            A = window_sum(A, (axis,), Window(size, size, 0, n_out), A.shape[axis])
+        return A
+
 
 @dataclass(frozen=True)
 class ImageChain(Kernel):
-    """Kernel of a chain of segments; statistics of a row: norm, variances entering later segments and the tail."""
+    """Kernel of a chain of segments. Statistics of a row: norm, variances entering later segments, then the tail's."""
 
     segments: tuple[Segment, ...]
     tail: Sequential
@@ -108,28 +164,43 @@ class ImageChain(Kernel):
         return len(self.kinds)
 
     def prepare(self, X: Array) -> Rows:
-        """Norms; variances behind every pooling that is followed by an activation, from the pairs (x, x)."""
-        rows = Rows(X, (row_norms(X.reshape(len(X), -1)),))
-        for k in range(1, len(self.segments)):
-            out = self._self_pairs(rows, self.segments[:k])
-            n, h, w = out.shape[:3]
-            rows = replace(rows, stats=(*rows.stats, np.einsum("nijij->nij", out).reshape(n, h, w)))
-        if any(isinstance(layer, Activation) for layer in flatten(self.tail)):
-            record: list[np.ndarray] = []
-            norms = rows.stats[0]
-            ends = self._self_pairs(rows, self.segments).reshape(-1) * norms**2
-            walk(self.tail, State(ends[:, None], None), self_variances(record))
-            rows = replace(rows, stats=(*rows.stats, *record))
-        return rows
+        """Norms; variances behind every pooling that is followed by more layers, from the pairs (x, x)."""
+        rows = Rows(X, (row_norms(X.reshape(X.shape[0], -1)),))
+        activated_tail = any(isinstance(layer, Activation) for layer in flatten(self.tail))
+        if len(self.segments) == 1 and not activated_tail:
+            return rows
+
+        def work(part: Rows) -> list[Array]:
+            planes = _unit_planes(part)
+            *entering, end = self._self_walk(planes, _empty_state(planes, ntk=False))[1]
+            if not activated_tail:
+                return entering[1:]
+            record: list[Array] = []
+            nngp = end.reshape(-1, 1) * part.stats[0][:, None] ** 2
+            walk(self.tail, State(nngp, None), self_variances(record))
+            return [*entering[1:], *record]
+
+        return replace(rows, stats=(*rows.stats, *self._over_rows(work, rows)))
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """All pairs of a tile."""
-        pairs = np.stack(np.meshgrid(range(len(a)), range(len(b)), indexing="ij"), -1).reshape(-1, 2)
-        nngp, ntk = self._run(a, b, pairs, self.segments, ntk="ntk" in self.kinds)
-        scale = np.outer(a.stats[0], b.stats[0])
-        state = State(
-            nngp.reshape(len(a), len(b)) * scale, ntk.reshape(len(a), len(b)) * scale if "ntk" in self.kinds else None
-        )
+        images = _unit_planes(a), _unit_planes(b)
+        xp = _array.namespace(images[0])
+        n, m, device = len(a), len(b), _array.device(images[0])
+        row, column = xp.arange(n, device=device), xp.arange(m, device=device)
+        grid = xp.broadcast_to(row[:, None], (n, m)), xp.broadcast_to(column[None, :], (n, m))
+        pairs = xp.reshape(xp.stack(grid, axis=-1), (n * m, 2))
+        state = _empty_state(images[0], ntk="ntk" in self.kinds)
+        for k, segment in enumerate(self.segments):
+            # Variances entering the segment: of the pixels themselves, or recorded by `prepare`.
+            entering = [
+                _pixel_variances(Z) if k == 0 else rows.stats[k] for Z, rows in zip(images, (a, b), strict=True)
+            ]
+            stats = segment.stats(entering[0]), segment.stats(entering[1])
+            state = segment.apply(pairs, images, state, stats)
+            images = images[0][:0], images[1][:0]
+        norms = a.stats[0][:, None] * b.stats[0][None, :]
+        state = state.map(lambda A: norms * xp.reshape(A, (n, m)))
         skip = len(self.segments)  # the norm and the segments' own variances come first
         state = walk(self.tail, state, pair_variances(a.stats[skip:], b.stats[skip:]))
         for kind, out in zip(self.kinds, outs, strict=True):
@@ -137,86 +208,77 @@ class ImageChain(Kernel):
 
     def diagonal(self, a: Rows) -> tuple[Array, ...]:
         """The pairs (x, x)."""
-        values = np.empty((2, len(a)))
 
-        def work(rows: slice) -> None:
-            part = a[rows]
-            pairs = np.repeat(np.arange(len(part))[:, None], 2, axis=1)
-            nngp, ntk = self._run(part, part, pairs, self.segments, ntk="ntk" in self.kinds)
-            values[0, rows] = nngp.reshape(-1)
-            values[1, rows] = ntk.reshape(-1) if "ntk" in self.kinds else 0
+        def work(part: Rows) -> list[Array]:
+            planes = _unit_planes(part)
+            state, _ = self._self_walk(planes, _empty_state(planes, ntk="ntk" in self.kinds))
+            squares = part.stats[0][:, None] ** 2
+            state = walk(self.tail, state.map(lambda A: squares * A.reshape(-1, 1)), self_variances())
+            return [getattr(state, kind)[:, 0] for kind in self.kinds]
 
-        self._on_row_tiles(work, len(a))
-        values *= a.stats[0] ** 2
-        state = State(values[0][:, None], values[1][:, None])
-        state = walk(self.tail, state, self_variances())
-        return tuple(getattr(state, kind)[:, 0] for kind in self.kinds)
+        return self._over_rows(work, a)
 
     def tile_shape(self, a: Rows, b: Rows) -> tuple[int, int]:
-        """Small tiles: a pair takes milliseconds, so threads share them out evenly."""
-        fits = max(1, 2**25 // self._bytes_per_pair())
-        side = int(min(64, fits, max(1, len(a) * len(b) // 16)) ** 0.5)
-        return side, side
+        """Small tiles on the host: a pair takes milliseconds, so threads share them out evenly."""
+        if on_host(a.data):
+            fits = max(1, 2**25 // self.bytes_per_pair(a))
+            side = int(min(64, fits, max(1, len(a) * len(b) // 16)) ** 0.5)
+            return side, side
+        height, width = super().tile_shape(a, b)
+        width = min(width, 2**17)  # pairs × pixels must fit 32 bits
+        return max(1, min(height, 2**17 // width)), width
 
-    def _bytes_per_pair(self) -> int:
-        return max(16 * (s.size_out[0] * s.size_out[1]) ** 2 for s in self.segments)
+    def bytes_per_pair(self, a: Rows) -> int:
+        """Σ and Θ of all pairs of pixels after a pooling; on a GPU also before it, or partial sums."""
+        after = max(16 * (s.size_out[0] * s.size_out[1]) ** 2 for s in self.segments)
+        if on_host(a.data):
+            return after
+        pixels = [s.size[0] * s.size[1] for s in self.segments]
+        before = (
+            48 * n * n if isinstance(s.end, AvgPool) else 16 * n for s, n in zip(self.segments, pixels, strict=True)
+        )
+        return after + max(before)
 
-    def _on_row_tiles(self, work: Callable[[slice], None], n_rows: int) -> None:
-        step = min(8, batch_rows(n_rows, 32 * self._bytes_per_pair()))
-        run_on_threads(work, [slice(i, min(i + step, n_rows)) for i in range(0, n_rows, step)])
+    def _self_walk(self, planes: Array, state: State) -> tuple[State, list[Array]]:
+        """State of the pairs (x, x) at the end, and the variances entering every segment and leaving the last."""
+        xp = _array.namespace(planes)
+        row = xp.arange(planes.shape[0], device=_array.device(planes))
+        pairs = xp.stack((row, row), axis=-1)
+        variances = [_pixel_variances(planes)]
+        images = planes
+        for segment in self.segments:
+            stats = segment.stats(variances[-1])
+            state = segment.apply(pairs, (images, images), state, (stats, stats))
+            variances.append(same_pixels(state.nngp[:, None, ...])[:, 0, ...])
+            images = planes[:0]
+        return state, variances
 
-    def _self_pairs(self, rows: Rows, segments: Sequence[Segment]) -> np.ndarray:
-        """Σ of the pairs (x, x) of unit-norm images after some segments, (n, h, w, h, w)."""
-        h, w = segments[-1].size_out
-        out = np.empty((len(rows), h, w, h, w))
+    def _over_rows(self, work: Callable[[Rows], list[Array]], rows: Rows) -> tuple[Array, ...]:
+        """Arrays that `work` gives for small batches of rows, joined."""
+        xp = _array.namespace(rows.data)
+        batch_size = 8 if on_host(rows.data) else None
+        batches = list(row_batches(len(rows), self.bytes_per_pair(rows), batch_size=batch_size, like=rows.data))
+        parts: dict[int, list[Array]] = {}
 
-        def work(part: slice) -> None:
-            x = rows[part]
-            pairs = np.repeat(np.arange(len(x))[:, None], 2, axis=1)
-            out[part] = self._run(x, x, pairs, segments, ntk=False)[0]
+        def task(batch: slice) -> None:
+            parts[batch.start] = work(rows[batch])
 
-        self._on_row_tiles(work, len(rows))
-        return out
-
-    def _run(
-        self, a: Rows, b: Rows, pairs: np.ndarray, segments: Sequence[Segment], *, ntk: bool
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Σ and Θ of pairs of unit-norm images after `segments`."""
-        from ntkit.kernels import _pairs_numba as compiled
-
-        X, Y = _unit_planes(a), _unit_planes(b)
-        none = np.empty((0, 1, 1, 1, 1))
-        sigma, theta = none, none
-        for k, segment in enumerate(segments):
-            # Variances entering the segment: of the pixels themselves, or recorded by `prepare`.
-            x_in = np.sum(X * X, axis=1) if k == 0 else a.stats[k]
-            y_in = np.sum(Y * Y, axis=1) if k == 0 else b.stats[k]
-            size = (len(pairs), *segment.size_out, *segment.size_out)
-            sigma_out = np.zeros(size)
-            theta_out = np.zeros(size) if ntk else none
-            compiled.segment(
-                pairs,
-                X if k == 0 else X[:0],
-                Y if k == 0 else Y[:0],
-                sigma,
-                theta,
-                segment.variances(x_in),
-                segment.variances(y_in),
-                *segment.program(),
-                np.array(segment.reach),
-                np.array(segment.window),
-                sigma_out,
-                theta_out,
-            )
-            sigma, theta = sigma_out * segment.scale, theta_out * segment.scale
-        return sigma, theta
+        if on_host(rows.data):
+            run_on_threads(task, batches)
+        else:
+            for batch in batches:
+                task(batch)
+        ordered = [parts[batch.start] for batch in batches]
+        return tuple(xp.concat(arrays) for arrays in zip(*ordered, strict=True))
 
 
-def image_chain(net: Layer, shape: Sequence[int], kinds: tuple[str, ...]) -> ImageChain | None:
-    """Compiled kernel of `net` on images of `shape`, or None if it is not such a chain."""
+def image_chain(net: Layer, X: Array, kinds: tuple[str, ...]) -> ImageChain | None:
+    """Compiled kernel of `net` on images such as those of `X`, or None if there is none."""
+    size = size_in = (int(X.shape[1]), int(X.shape[2]))
+    if not _array.is_numpy(X) and not (_array.has_triton(X) and size[0] * size[1] <= LARGEST_FIELD):
+        return None
     segments: list[Segment] = []
     layers: list[Conv | Activation] = []
-    size = size_in = (int(shape[0]), int(shape[1]))
     rest = list(flatten(net))
     while rest:
         layer = rest.pop(0)
@@ -261,8 +323,24 @@ def _zeros_after(window: Window, size_in: int) -> int:
     return max(0, window.n_out - 1 + window.size - window.before - size_in)
 
 
-def _unit_planes(rows: Rows) -> np.ndarray:
+def _parts(state: State) -> tuple[Array, Array | None]:
+    return state.nngp, state.ntk
+
+
+def _empty_state(planes: Array, *, ntk: bool) -> State:
+    """State without rows: the walk starts from the images."""
+    none = planes[:0, :1, :1, :1, None]
+    return State(none, none if ntk else None)
+
+
+def _pixel_variances(planes: Array) -> Array:
+    return _array.namespace(planes).sum(planes * planes, axis=1)
+
+
+def _unit_planes(rows: Rows) -> Array:
     """Images of norm one, channels first (n, c, h, w)."""
-    X = widen(rows.data)
-    unit = divide_rows(X.reshape(len(X), -1), rows.stats[0]).reshape(X.shape)
-    return np.ascontiguousarray(np.moveaxis(unit, 3, 1))
+    X = _array.widen(rows.data)
+    xp = _array.namespace(X)
+    unit = xp.reshape(divide_rows(xp.reshape(X, (X.shape[0], -1)), rows.stats[0]), X.shape)
+    planes = xp.permute_dims(unit, (0, 3, 1, 2))
+    return np.ascontiguousarray(planes) if _array.is_numpy(planes) else planes.contiguous()

@@ -17,7 +17,7 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from ntkit.kernels._numba import Float64, arc_cosine_pair, compiled
+from ntkit.kernels._numba import SAME, Float64, arc_cosine_pair, compiled
 
 CONV, ACTIVATION = 0, 1
 # Columns of `ops`: what, filter size, zeros above and to the left, below and to the right, trained?, size after
@@ -149,7 +149,7 @@ def _activate(nngp, ntk, scales, x_sd, y_sd, x_inverse, y_inverse, gain, mix, wa
         for j in range(len(nngp)):
             t = nngp[j]
             gap = 1.0 - abs(t)
-            k0, k1, _ = arc_cosine_pair(gap if gap > 0.0 else 0.0, t < 0.0)
+            k0, k1, _ = arc_cosine_pair(gap if gap > SAME else 0.0, t < 0.0)
             nngp[j] = gain * scales[j] * (mix * t + (1.0 - mix) * k1)
             slope = gain * (mix + (1.0 - mix) * k0)
             ntk[j] *= slope if scales[j] > 0.0 else 0.0
@@ -157,7 +157,7 @@ def _activate(nngp, ntk, scales, x_sd, y_sd, x_inverse, y_inverse, gain, mix, wa
         for j in range(len(nngp)):
             t = nngp[j]
             gap = 1.0 - abs(t)
-            _, k1, _ = arc_cosine_pair(gap if gap > 0.0 else 0.0, t < 0.0)
+            _, k1, _ = arc_cosine_pair(gap if gap > SAME else 0.0, t < 0.0)
             nngp[j] = gain * scales[j] * (mix * t + (1.0 - mix) * k1)
 
 

@@ -118,7 +118,7 @@ def self_variances(record: list[Array] | None = None) -> Variances:
     def variances(state: State) -> tuple[Array, Array]:
         own = state.nngp
         if own.ndim == 6:
-            own = _same_pixels(own)
+            own = same_pixels(own)
         if record is not None:
             record.append(own[:, 0, ...])
         if state.nngp.ndim == 6:
@@ -193,7 +193,7 @@ def _average(A: Array, layer: Conv | AvgPool) -> Array:
 def _pixels_to_vector(A: Array, layer: GlobalAvgPool | Flatten) -> Array:
     xp = _array.namespace(A)
     if A.ndim == 6 and isinstance(layer, Flatten):
-        A = _same_pixels(A)
+        A = same_pixels(A)
     return xp.mean(A, axis=tuple(range(2, A.ndim)))
 
 
@@ -201,7 +201,7 @@ def _sum(arrays: Sequence[Array]) -> Array:
     return reduce(add, arrays)
 
 
-def _same_pixels(A: Array) -> Array:
+def same_pixels(A: Array) -> Array:
     """Entries [i, j, i, j] of (n, m, h, w, h, w)."""
     xp = _array.namespace(A)
     n, m, h, w = A.shape[:4]

@@ -17,6 +17,7 @@ from ntkit.kernels.arccos import arc_cosine_pair
 from ntkit.networks import GELU, Abs, Activation, Erf, LeakyReLU, ReLU, Sin
 
 HOMOGENEOUS = (ReLU, LeakyReLU, Abs)
+_SAME = 2e-15  # below this 1 − |t| is rounding alone: κ₀ would turn it into an error of √(2 · 2e-15)/π = 2e-8
 
 
 def mix(activation: Activation) -> float:
@@ -89,7 +90,9 @@ def _homogeneous(c: Array, a: Array, b: Array, w: float) -> tuple[Array, Array]:
     xp = _array.namespace(c)
     scale = xp.sqrt(a) * xp.sqrt(b)  # the product of the variances could overflow
     t = xp.clip(c / xp.where(scale > 0, scale, xp.ones_like(scale)), -1, 1)
-    k0, k1, _ = arc_cosine_pair(1 - xp.abs(t), t < 0)
+    gap = 1 - xp.abs(t)
+    gap = xp.where(gap > _SAME, gap, xp.zeros_like(gap))
+    k0, k1, _ = arc_cosine_pair(gap, t < 0)
     if w == 0:
         return scale * k1, k0
     return scale * (w * t + (1 - w) * k1), w + (1 - w) * k0

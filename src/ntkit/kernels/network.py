@@ -203,9 +203,7 @@ class Network(Kernel):
         """Compiled or closed-form kernel where there is one."""
         if X.ndim == 2:
             return _cosine_chain(self.net, self.kinds) or self
-        if _array.is_numpy(X):
-            return image_chain(self.net, X.shape[1:3], self.kinds) or self
-        return self
+        return image_chain(self.net, X, self.kinds) or self
 
     def prepare(self, X: Array) -> Rows:
         """Variances at all activations, from the pairs (x, x)."""
@@ -266,25 +264,56 @@ class CosineChain(InnerProductKernel):
         if _array.is_numpy(cosines):
             self._fill_compiled(x, y, cosines, a.stats[0], b.stats[0], outs)
             return
+        if _array.has_triton(cosines):
+            if self._fill_triton(cosines, a.stats[0], b.stats[0], outs):
+                self._fill_near(x, y, cosines, a.stats[0], b.stats[0], outs)
+            return
         xp = _array.namespace(cosines)
         gap = xp.clip(1 - xp.abs(cosines), 0, 1)
-        i, j = xp.nonzero(gap < _NEAR)
-        if i.shape[0]:
-            _array.scatter(gap, i, j, _gaps(x, y, i, j, cosines[i, j]))
-        sigma, theta = homogeneous_chain(cosines, gap, self.mixes, self.trained)
+        values = self._values(cosines, gap)
         norms = self.scale * a.stats[0][:, None] * b.stats[0][None, :]
         for kind, out in zip(self.kinds, outs, strict=True):
-            assign(out, norms * (sigma if kind == "nngp" else theta))
+            assign(out, norms * values[kind])
+        self._fill_near(x, y, cosines, a.stats[0], b.stats[0], outs)
 
     def diagonal(self, a: Rows) -> tuple[Array, ...]:
         """The value at cosine one times ‖x‖²."""
-        values = homogeneous_chain(np.ones(()), np.zeros(()), self.mixes, self.trained)
-        at_one = dict(zip(("nngp", "ntk"), map(float, values), strict=True))
-        return tuple(self.scale * at_one[kind] * a.stats[0] * a.stats[0] for kind in self.kinds)
+        at_one = self._values(np.ones(()), np.zeros(()))
+        return tuple(self.scale * float(at_one[kind]) * a.stats[0] * a.stats[0] for kind in self.kinds)
 
     def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
         """Not used: `fill` needs the rows for cosines near ±1."""
         raise NotImplementedError
+
+    def _fill_near(
+        self, x: Array, y: Array, cosines: Array, x_norms: Array, y_norms: Array, outs: Sequence[Array]
+    ) -> None:
+        """Compute again the entries with a cosine near ±1."""
+        xp = _array.namespace(cosines)
+        i, j = xp.nonzero(1 - xp.abs(cosines) < _NEAR)
+        if not i.shape[0]:
+            return
+        near = cosines[i, j]
+        gap = xp.clip(_gaps(x, y, i, j, near), 0, 1)
+        values = self._values(near, gap)
+        norms = self.scale * xp.take(x_norms, i) * xp.take(y_norms, j)
+        for kind, out in zip(self.kinds, outs, strict=True):
+            _array.scatter(out, i, j, xp.astype(norms * values[kind], out.dtype, copy=False))
+
+    def _values(self, cosines: Array, gap: Array) -> dict[str, Array]:
+        sigma, theta = homogeneous_chain(cosines, gap, self.mixes, self.trained)
+        return {"nngp": sigma, "ntk": theta}
+
+    def _fill_triton(self, cosines: Array, x_norms: Array, y_norms: Array, outs: Sequence[Array]) -> bool:
+        import torch
+
+        from ntkit.kernels import _triton
+
+        mixes, trained = (torch.from_numpy(v).to(cosines.device) for v in (self.mixes, self.trained))
+        by_kind = dict(zip(self.kinds, outs, strict=True))
+        return _triton.chain(
+            cosines, mixes, trained, self.scale * x_norms, y_norms, by_kind.get("nngp"), by_kind.get("ntk")
+        )
 
     def _fill_compiled(
         self, x: Array, y: Array, cosines: np.ndarray, x_norms: Array, y_norms: Array, outs: Sequence[Array]

@@ -1,0 +1,242 @@
+"""Triton twins, for CUDA tensors, of :mod:`ntkit.kernels._numba` and :mod:`ntkit.kernels._pairs_numba`.
+
+Pairs of images. Displacements are taken modulo the image: (di, dj) with 0 ≤ di < h, 0 ≤ dj < w stands for all pairs of
+pixels (i, j), (i + di mod h, j + dj mod w), so that every field has exactly h · w entries and no lane idles. A filter
+must not reach across the wrap: it reads a neighbour only if both pixels, moved without wrapping, lie inside the image.
+Fields live in registers; a filter exchanges them through a row of scratch of its program, which stays in the caches
+because programs are persistent: each loops over its share of displacements and pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from ntkit.kernels import _numba
+from ntkit.kernels._pairs_numba import CONV
+
+PROGRAMS_PER_PROCESSOR = 8  # 4 to 32 made no difference on an H200
+CHAIN_BLOCK = 1024  # pairs per program of `chain`
+_CONV = tl.constexpr(CONV)
+_N_EVEN = tl.constexpr(len(_numba._EVEN))
+_N_ODD = tl.constexpr(len(_numba._ODD))
+
+
+def chain(
+    cosines: torch.Tensor,
+    mixes: torch.Tensor,
+    trained: torch.Tensor,
+    x_scale: torch.Tensor,
+    y_scale: torch.Tensor,
+    nngp: torch.Tensor | None,
+    ntk: torch.Tensor | None,
+) -> bool:
+    """Kernels of Dense layers and homogeneous activations from cosines, written to `nngp` and `ntk` unless None.
+
+    See :func:`ntkit.kernels.activations.homogeneous_chain`. Returns whether some cosine is so close to ±1 that
+    its entry should be computed again from the difference of its rows.
+    """
+    n, m = cosines.shape
+    outs = [out for out in (nngp, ntk) if out is not None]
+    near = torch.zeros(1, dtype=torch.int32, device=cosines.device)
+    _chain[(n, triton.cdiv(m, CHAIN_BLOCK))](
+        cosines, mixes, trained, _constants(cosines.device), x_scale, y_scale,
+        outs[0], outs[-1], near, m, outs[0].stride(0), len(mixes),
+        WANT_NNGP=nngp is not None, WANT_NTK=ntk is not None, BLOCK=CHAIN_BLOCK,
+    )  # fmt: skip
+    return bool(near.item())
+
+
+def segment(
+    pairs: torch.Tensor,
+    X: torch.Tensor,
+    Y: torch.Tensor,
+    nngp_in: torch.Tensor,
+    ntk_in: torch.Tensor | None,
+    x_stats: torch.Tensor,
+    y_stats: torch.Tensor,
+    ops: torch.Tensor,
+    factors: torch.Tensor,
+    *,
+    sums: bool,
+    all_displacements: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Carry pairs of images through convolutions and activations; parameters as in the compiled twin.
+
+    Returns Σ and Θ (None if `ntk_in` is) at the end: with `sums` their totals over all pairs of pixels (over
+    same-pixel pairs without `all_displacements`), shape (p,); else all pairs of pixels, (p, h, w, h, w), where
+    h, w is the size at the start of the segment and entries beyond the size at its end are zero.
+    """
+    want_ntk = ntk_in is not None
+    h, w = x_stats.shape[3:]
+    n_displacements = h * w if all_displacements else 1
+    shape = (len(pairs), n_displacements) if sums else (len(pairs), h, w, h, w)
+    outs = [torch.empty(shape, dtype=torch.float64, device=pairs.device) for _ in range(1 + want_ntk)]
+    block = triton.next_power_of_2(h * w)
+    work = len(pairs) * n_displacements
+    grid = min(work, _processors(pairs.device) * PROGRAMS_PER_PROCESSOR)
+    scratch = torch.empty((grid, 4, block), dtype=torch.float64, device=pairs.device)
+    _segment[(grid,)](
+        pairs, X, Y, nngp_in, nngp_in if ntk_in is None else ntk_in, x_stats, y_stats, ops, factors,
+        _constants(pairs.device), scratch, outs[0], outs[-1],
+        work, X.shape[1], len(ops), x_stats.shape[1], h, w,
+        N_DISPLACEMENTS=n_displacements, FROM_IMAGES=len(X) > 0, WANT_NTK=want_ntk, SUMS=sums, BLOCK=block,
+        num_warps=max(1, min(16, block // 128)),
+    )  # fmt: skip
+    if sums:
+        outs = [out.sum(1) for out in outs]
+    return outs[0], outs[1] if want_ntk else None
+
+
+@lru_cache
+def _processors(device: Any) -> int:
+    if device.type != "cuda":  # the interpreter
+        return 1
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@lru_cache
+def _constants(device: Any) -> torch.Tensor:
+    """Coefficients of arccos, 1/π and thresholds in float64: literals of Triton may be rounded to float32."""
+    values = [*_numba._EVEN, *_numba._ODD, 1 / math.pi, _numba.NEAR, _numba.SAME]
+    return torch.tensor(values, dtype=torch.float64, device=device)
+
+
+@triton.jit
+def _arc_cosine_pair(x, negative, constants):
+    """κ₀(t), κ₁(t) and 1 − κ₁(t) for t = ±(1 − x), float64; see the compiled twin."""
+    u = 2.0 * x - 1.0
+    u2 = u * u
+    even = tl.zeros_like(x) + tl.load(constants)
+    for k in tl.static_range(1, _N_EVEN):
+        even = even * u2 + tl.load(constants + k)
+    odd = tl.zeros_like(x) + tl.load(constants + _N_EVEN)
+    for k in tl.static_range(1, _N_ODD):
+        odd = odd * u2 + tl.load(constants + _N_EVEN + k)
+    theta = tl.sqrt(2.0 * x) * (even + u * odd)
+    inverse_pi = tl.load(constants + _N_EVEN + _N_ODD)
+    q = (tl.sqrt(x * (2.0 - x)) - theta * (1.0 - x)) * inverse_pi
+    k0 = theta * inverse_pi
+    return tl.where(negative, k0, 1.0 - k0), tl.where(negative, q, 1.0 - x + q), tl.where(negative, 1.0 - q, x - q)
+
+
+@triton.jit
+def _chain(
+    cosines, mixes, trained, constants, x_scale, y_scale, nngp, ntk, near, m, stride, n_layers,
+    WANT_NNGP: tl.constexpr, WANT_NTK: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < m
+    sigma = tl.load(cosines + row * m + column, mask=inside, other=0.0)
+    x = tl.maximum(1.0 - tl.abs(sigma), 0.0)
+    if tl.min(x, 0) < tl.load(constants + _N_EVEN + _N_ODD + 1):
+        tl.store(near, 1)
+    theta = tl.load(trained) * sigma
+    for layer in range(n_layers):
+        w = tl.load(mixes + layer)
+        negative = sigma < 0.0
+        k0, k1, gap = _arc_cosine_pair(x, negative, constants)
+        sigma = w * tl.where(negative, x - 1.0, 1.0 - x) + (1.0 - w) * k1
+        gap = w * tl.where(negative, 2.0 - x, x) + (1.0 - w) * gap
+        theta = theta * (w + (1.0 - w) * k0) + tl.load(trained + layer + 1) * sigma
+        x = tl.where(sigma < 0.0, 1.0 + sigma, tl.maximum(gap, 0.0))
+    scale = tl.load(x_scale + row) * tl.load(y_scale + column, mask=inside, other=0.0)
+    if WANT_NNGP:
+        tl.store(nngp + row * stride + column, (scale * sigma).to(nngp.dtype.element_ty), mask=inside)
+    if WANT_NTK:
+        tl.store(ntk + row * stride + column, (scale * theta).to(ntk.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _segment(
+    pairs, X, Y, nngp_in, ntk_in, x_stats, y_stats, ops, factors, constants, scratch, nngp_out, ntk_out,
+    work, channels, n_ops, n_activations, H, W,
+    N_DISPLACEMENTS: tl.constexpr, FROM_IMAGES: tl.constexpr, WANT_NTK: tl.constexpr, SUMS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    program = tl.program_id(0)
+    pixels = H * W
+    k = tl.arange(0, BLOCK)
+    i, j = k // W, k % W
+    field = scratch + program * 4 * BLOCK
+    for item in range(program, work, tl.num_programs(0)):
+        p, displacement = item // N_DISPLACEMENTS, item % N_DISPLACEMENTS
+        a, b = tl.load(pairs + 2 * p), tl.load(pairs + 2 * p + 1)
+        i2, j2 = i + displacement // W, j + displacement % W
+        i2, j2 = tl.where(i2 >= H, i2 - H, i2), tl.where(j2 >= W, j2 - W, j2)
+        k2 = i2 * W + j2
+        inside = k < pixels
+        sigma = tl.zeros((BLOCK,), tl.float64)
+        theta = tl.zeros((BLOCK,), tl.float64)
+        at = (k.to(tl.int64) + p * pixels) * pixels + k2
+        if FROM_IMAGES:
+            for c in range(channels):
+                x = tl.load(X + (a * channels + c) * pixels + k, mask=inside, other=0.0)
+                sigma += x * tl.load(Y + (b * channels + c) * pixels + k2, mask=inside, other=0.0)
+        else:
+            sigma = tl.load(nngp_in + at, mask=inside, other=0.0)
+            if WANT_NTK:
+                theta = tl.load(ntk_in + at, mask=inside, other=0.0)
+        h, w = H, W
+        activation = 0
+        for op in range(n_ops):
+            code = ops + op * 10
+            factor = tl.load(factors + 2 * op)
+            if tl.load(code) == _CONV:
+                if WANT_NTK:
+                    theta += tl.load(code + 7).to(tl.float64) * sigma
+                    tl.store(field + BLOCK + k, theta)
+                tl.store(field + k, sigma)
+                tl.debug_barrier()
+                sigma = tl.zeros((BLOCK,), tl.float64)
+                theta = tl.zeros((BLOCK,), tl.float64)
+                for row in range(tl.load(code + 1)):
+                    up = row - tl.load(code + 3)
+                    rows = (i + up >= 0) & (i + up < h) & (i2 + up >= 0) & (i2 + up < h)
+                    sigma += tl.load(field + k + up * W, mask=rows, other=0.0)
+                    if WANT_NTK:
+                        theta += tl.load(field + BLOCK + k + up * W, mask=rows, other=0.0)
+                tl.store(field + 2 * BLOCK + k, sigma)
+                if WANT_NTK:
+                    tl.store(field + 3 * BLOCK + k, theta)
+                tl.debug_barrier()
+                sigma = tl.zeros((BLOCK,), tl.float64)
+                theta = tl.zeros((BLOCK,), tl.float64)
+                for column in range(tl.load(code + 2)):
+                    left = column - tl.load(code + 4)
+                    columns = (j + left >= 0) & (j + left < w) & (j2 + left >= 0) & (j2 + left < w)
+                    sigma += tl.load(field + 2 * BLOCK + k + left, mask=columns, other=0.0)
+                    if WANT_NTK:
+                        theta += tl.load(field + 3 * BLOCK + k + left, mask=columns, other=0.0)
+                h, w = tl.load(code + 8).to(tl.int32), tl.load(code + 9).to(tl.int32)
+                inside = (i < h) & (i2 < h) & (j < w) & (j2 < w) & (k < pixels)
+                sigma = tl.where(inside, sigma * factor, 0.0)
+                theta = tl.where(inside, theta * factor, 0.0)
+            else:
+                mix = tl.load(factors + 2 * op + 1)
+                x_at = x_stats + ((a * n_activations + activation) * 2) * pixels + k
+                y_at = y_stats + ((b * n_activations + activation) * 2) * pixels + k2
+                inverse = tl.load(x_at + pixels, mask=inside, other=0.0)
+                inverse *= tl.load(y_at + pixels, mask=inside, other=0.0)
+                scale = tl.load(x_at, mask=inside, other=0.0) * tl.load(y_at, mask=inside, other=0.0)
+                t = sigma * inverse
+                gap = 1.0 - tl.abs(t)
+                gap = tl.where(gap > tl.load(constants + _N_EVEN + _N_ODD + 2), gap, 0.0)
+                k0, k1, _ = _arc_cosine_pair(gap, t < 0.0, constants)
+                sigma = factor * scale * (mix * t + (1.0 - mix) * k1)
+                theta = tl.where(scale > 0.0, theta * factor * (mix + (1.0 - mix) * k0), 0.0)
+                activation += 1
+        if SUMS:
+            tl.store(nngp_out + item, tl.sum(sigma, 0))
+            if WANT_NTK:
+                tl.store(ntk_out + item, tl.sum(theta, 0))
+        else:
+            tl.store(nngp_out + at, sigma, mask=k < pixels)
+            if WANT_NTK:
+                tl.store(ntk_out + at, theta, mask=k < pixels)
