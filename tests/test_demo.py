@@ -37,5 +37,7 @@ def test_plot_shows_the_function():
     t, values = ax.lines[1].get_data()
     np.testing.assert_allclose(values, relu_ntk(t, 3) / 4)
     assert plot_relu_ntk([3]).get_legend() is None
-    with pytest.raises(ValueError, match="'depth' parameter of relu_ntk"):
+    with pytest.raises(ValueError, match="'depths' parameter of plot_relu_ntk must be an int ≥ 1"):
         plot_relu_ntk([0])
+    with pytest.raises(ValueError, match="non-empty"):
+        plot_relu_ntk([])

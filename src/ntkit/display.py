@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ntkit._validation import check_int, message
 from ntkit.kernels import relu_ntk
 
 __all__ = ["plot_relu_ntk"]
@@ -40,6 +41,9 @@ def plot_relu_ntk(depths: Sequence[int] = range(1, 33), *, ax: Any = None) -> An
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
+    depths = [check_int(depth, "depths", "plot_relu_ntk", minimum=1) for depth in depths]
+    if not depths:
+        raise ValueError(message("plot_relu_ntk", "depths", "a non-empty sequence of int ≥ 1", depths))
     if ax is None:
         ax = Figure(figsize=(5, 3.6), layout="constrained").add_subplot()
     angles = np.linspace(np.pi, 0, 801)  # dense in t near ±1, where the curves bend
