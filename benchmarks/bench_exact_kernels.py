@@ -45,7 +45,7 @@ def data(shape, seed):
 
 
 def ntkit_kernel(images, device):
-    """Function of (X, Y) that returns a NumPy matrix."""
+    """Function of NumPy arrays (X, Y) that returns the matrix."""
     from ntkit import networks as nn
     from ntkit.kernels import network_kernel
 
@@ -59,10 +59,14 @@ def ntkit_kernel(images, device):
     import torch
 
     def on_device(X, Y):
-        K = network_kernel(net, torch.from_numpy(X).to(device), None if Y is None else torch.from_numpy(Y).to(device))
-        return K.cpu().numpy()
+        K = network_kernel(net, X.to(device), None if Y is None else Y.to(device))
+        torch.cuda.synchronize()  # the matrix stays on the device: the copy to the host is not the kernel's
+        return K
 
-    return on_device
+    def from_numpy(X, Y):
+        return on_device(torch.from_numpy(X), None if Y is None else torch.from_numpy(Y))
+
+    return from_numpy
 
 
 def neural_tangents_kernel(images):
@@ -93,11 +97,16 @@ def worker(library, device):
         images = len(task["X"]) == 4
         if task["warm"]:
             kernel = neural_tangents_kernel(images) if library == "neural-tangents" else ntkit_kernel(images, device)
-            np.save(task["file"], kernel(X, Y))
+            K = kernel(X, Y)
+            np.save(task["file"], K if isinstance(K, np.ndarray) else K[:200, :200].cpu().numpy())
         start = time.perf_counter()
         kernel(X, Y)
         seconds = time.perf_counter() - start
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if device == "cuda":
+            import torch
+
+            peak = torch.cuda.max_memory_allocated() / 2**20
         print(json.dumps({"seconds": seconds, "peak_mib": peak}), flush=True)
 
 
@@ -176,14 +185,20 @@ def measure(task, shapes, workers, rounds, folder):
     return {"task": task, **results}
 
 
-def versions():
+def versions(device):
     import numba
     import numpy
     import scipy
 
     import ntkit
 
+    accelerator = None
+    if device == "cuda":
+        import torch
+
+        accelerator = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
     return {
+        "accelerator": accelerator,
         "ntkit": ntkit.__version__,
         "numpy": numpy.__version__,
         "scipy": scipy.__version__,
@@ -212,7 +227,7 @@ def show(rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--device", default="numpy", help="numpy (default), cpu or cuda")
+    parser.add_argument("--device", default="numpy", choices=("numpy", "cuda"))
     parser.add_argument("--alone", action="store_true", help="without neural-tangents")
     parser.add_argument("--neural-tangents-python", help="interpreter that has it, instead of making one")
     parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "exact_kernels.json")
@@ -226,11 +241,14 @@ def main():
         python = arguments.neural_tangents_python or neural_tangents_python()
         workers["neural-tangents"] = lambda: Worker(python, "neural-tangents")
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    rows = [measure(task, shapes, workers, arguments.rounds, arguments.output.parent) for task, shapes in TASKS.items()]
+    rows = [
+        measure(task, shapes, workers, arguments.rounds, arguments.output.parent)
+        for task, shapes in (GPU_TASKS if arguments.device == "cuda" else TASKS).items()
+    ]
     for file in arguments.output.parent.glob("*.npy"):
         file.unlink()
     arguments.output.write_text(
-        json.dumps({"versions": versions(), "device": arguments.device, "rows": rows}, indent=1) + "\n"
+        json.dumps({"versions": versions(arguments.device), "device": arguments.device, "rows": rows}, indent=1) + "\n"
     )
     show(rows)
     print(f"\nWritten to {arguments.output}")

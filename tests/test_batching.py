@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import numba
 import numpy as np
@@ -11,6 +12,10 @@ from hypothesis import strategies as st
 from threadpoolctl import threadpool_info
 
 from ntkit._batching import row_batches, run_on_threads, working_memory
+
+
+def blas_threads():
+    return {lib["filepath"]: lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
 
 
 @given(st.integers(0, 300), st.integers(1, 10**9), st.none() | st.integers(1, 400))
@@ -36,9 +41,6 @@ def test_bad_batch_size(size, error):
 def test_threads_do_every_task_with_blas_held_to_one_thread(monkeypatch):
     seen, lock = [], threading.Lock()
 
-    def blas_threads():
-        return {lib["filepath"]: lib["num_threads"] for lib in threadpool_info() if lib["user_api"] == "blas"}
-
     def work(i):
         n_threads = blas_threads()
         with lock:
@@ -59,3 +61,42 @@ def test_threads_pass_errors_on():
 
     with pytest.raises(RuntimeError, match="seven"):
         run_on_threads(work, range(10))
+
+
+def test_overlapping_callers_leave_blas_as_it_was(monkeypatch):
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+    inside, leave = threading.Event(), threading.Event()
+
+    def first(_):
+        inside.set()
+        assert leave.wait(60)
+
+    before = blas_threads()
+    caller = threading.Thread(target=run_on_threads, args=(first, range(2)), daemon=True)
+    caller.start()
+    assert inside.wait(60)
+    run_on_threads(lambda _: None, range(2))  # comes later, goes earlier
+    leave.set()
+    caller.join(60)
+    assert blas_threads() == before
+
+
+def test_after_an_error_no_new_task_begins(monkeypatch):
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+    begun = []
+
+    def work(i):
+        begun.append(i)
+        if i == 0:
+            raise RuntimeError("zero")
+        time.sleep(0.01)
+
+    with pytest.raises(RuntimeError, match="zero"):
+        run_on_threads(work, range(1000))
+    assert len(begun) < 500
+
+
+def test_progress_bar_counts_the_tasks(capsys):
+    run_on_threads(lambda _: None, range(7), progress="tiles")
+    assert "tiles" in (text := capsys.readouterr().err)
+    assert "7/7" in text

@@ -6,7 +6,7 @@ The budget is scikit-learn's ``working_memory`` (1024 MiB unless set with ``skle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -63,12 +63,12 @@ def row_batches(
         yield slice(start, min(start + step, n_rows))
 
 
-def run_on_threads(function: Callable[[T], Any], tasks: Iterable[T]) -> None:
+def run_on_threads(function: Callable[[T], Any], tasks: Iterable[T], *, progress: str | None = None) -> None:
     """Call `function` on every task, on as many threads as the environment's ``NUMBA_NUM_THREADS`` (all cores).
 
     BLAS is held to one thread per call meanwhile: a tile's product and its compiled post-processing then
     stay in one core's cache, and two thread pools never compete for the cores. Results must go to memory
-    that no other task writes; the first exception is raised.
+    that no other task writes; the first exception is raised. `progress` names a progress bar.
     """
     import numba
 
@@ -76,12 +76,25 @@ def run_on_threads(function: Callable[[T], Any], tasks: Iterable[T]) -> None:
     # Not numba.get_num_threads(): that would start numba's own pool, which ntkit never uses.
     n_threads = min(numba.config.NUMBA_NUM_THREADS, len(tasks))
     if n_threads <= 1:
-        for task in tasks:
+        for task in with_progress(tasks, progress):
             function(task)
         return
     with _blas_controller().limit(limits=1, user_api="blas"), ThreadPoolExecutor(n_threads) as pool:
-        for _ in pool.map(function, tasks):
-            pass
+        running = [pool.submit(function, task) for task in tasks]
+        try:
+            for future in with_progress(running, progress):
+                future.result()
+        finally:  # after an error or an interrupt, tasks that have not begun must not
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def with_progress(items: Sequence[T], name: str | None) -> Iterable[T]:
+    """Iterate over `items` with a progress bar of that name, or without one if None."""
+    if name is None:
+        return items
+    from tqdm.auto import tqdm
+
+    return tqdm(items, desc=name)
 
 
 @lru_cache(maxsize=1)

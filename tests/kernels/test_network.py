@@ -401,6 +401,14 @@ def test_bad_input(call, error, text):
         call()
 
 
+def test_progress_is_shown_on_request(capsys):
+    X = images(15, 6, 4, 4, 1)
+    cntk(X, depth=2)
+    assert capsys.readouterr().err == ""
+    cntk(X, depth=2, progress=True)
+    assert "network_kernel: 100%" in capsys.readouterr().err
+
+
 def test_bad_input_leaves_the_data_alone():
     X = np.arange(6.0).reshape(2, 3)
     before = X.copy()

@@ -17,7 +17,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._batching import row_batches, run_on_threads, working_memory
+from ntkit._batching import row_batches, run_on_threads, with_progress, working_memory
 from ntkit._validation import check_data, check_same_kind
 
 TILE_BYTES = 2**21  # a float64 tile of the host's second-level cache
@@ -88,8 +88,9 @@ def on_host(x: Array) -> bool:
     return _array.is_sparse(x) or _array.is_numpy(x)
 
 
-def gram(kernel: Kernel, a: Rows, b: Rows | None) -> tuple[Array, ...]:
+def gram(kernel: Kernel, a: Rows, b: Rows | None, *, progress: bool = False) -> tuple[Array, ...]:
     """Gram matrices of `a` against `b`; with None of `a` against itself, exactly symmetric."""
+    bar = kernel.owner if progress else None
     symmetric = b is None
     b = a if b is None else b
     outs = [_empty(a.data, b.data) for _ in range(kernel.n_outputs)]
@@ -110,9 +111,9 @@ def gram(kernel: Kernel, a: Rows, b: Rows | None) -> tuple[Array, ...]:
                 _mirror(out, rows, columns)
 
     if on_host(a.data):
-        run_on_threads(work, tiles)
+        run_on_threads(work, tiles, progress=bar)
     else:
-        for tile in tiles:
+        for tile in with_progress(tiles, bar):
             work(tile)
     if symmetric:
         for out, values in zip(outs, kernel.diagonal(a), strict=True):
@@ -120,14 +121,14 @@ def gram(kernel: Kernel, a: Rows, b: Rows | None) -> tuple[Array, ...]:
     return tuple(outs)
 
 
-def evaluate(kernel: Kernel, X: Any, Y: Any = None) -> tuple[Array, ...]:
+def evaluate(kernel: Kernel, X: Any, Y: Any = None, *, progress: bool = False) -> tuple[Array, ...]:
     """Validate `X` and `Y` and return the Gram matrices."""
     X, Y = _checked(kernel, X, Y)
     host_X, finish = _to_host(X)
     kernel = kernel.specialize(host_X)
     a = kernel.prepare(host_X)
     b = None if Y is None else kernel.prepare(_to_host(Y)[0])
-    return tuple(finish(K) for K in gram(kernel, a, b))
+    return tuple(finish(K) for K in gram(kernel, a, b, progress=progress))
 
 
 def evaluate_diagonal(kernel: Kernel, X: Any) -> tuple[Array, ...]:

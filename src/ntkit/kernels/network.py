@@ -97,7 +97,7 @@ def nngp(X: Any, Y: Any = None, *, depth: int) -> Array:
     return evaluate(Network(fully_connected(depth), "nngp"), X, Y)[0]
 
 
-def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3) -> Array:
+def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: bool = False) -> Array:
     """Convolutional NTK with global average pooling, Definition 2.
 
     Parameters
@@ -109,6 +109,8 @@ def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3) -> Array:
         Number L of convolutions. At L = 1 the definition trains nothing: the kernel is zero.
     kernel_size : int or (int, int), default=3
         Size q of the filters.
+    progress : bool, default=False
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -130,10 +132,12 @@ def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3) -> Array:
     >>> cntk(image, depth=3, kernel_size=1)
     array([[6.]])
     """
-    return evaluate(Network(cntk_network(depth, kernel_size), "ntk"), X, Y)[0]
+    return evaluate(Network(cntk_network(depth, kernel_size), "ntk"), X, Y, progress=progress)[0]
 
 
-def network_kernel(net: Layer, X: Any, Y: Any = None, *, kind: str = "ntk") -> Array | NetworkKernels:
+def network_kernel(
+    net: Layer, X: Any, Y: Any = None, *, kind: str = "ntk", progress: bool = False
+) -> Array | NetworkKernels:
     """Exact infinite-width kernel of a network.
 
     Parameters
@@ -147,6 +151,8 @@ def network_kernel(net: Layer, X: Any, Y: Any = None, *, kind: str = "ntk") -> A
     kind : {"ntk", "nngp", "both"}, default="ntk"
         Tangent kernel of training all trainable layers, kernel of the random network itself, or both
         at the price of one.
+    progress : bool, default=False
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -160,7 +166,7 @@ def network_kernel(net: Layer, X: Any, Y: Any = None, *, kind: str = "ntk") -> A
     array([[1., 0.],
            [0., 1.]])
     """
-    values = evaluate(Network(net, kind), X, Y)
+    values = evaluate(Network(net, kind), X, Y, progress=progress)
     return NetworkKernels(*values) if kind == "both" else values[0]
 
 
