@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given
@@ -417,7 +418,6 @@ def test_bad_input_leaves_the_data_alone():
 
 
 def test_evaluate_takes_lists_and_frames():
-    pd = pytest.importorskip("pandas")
     X = [[1, 2], [3, 4]]
     np.testing.assert_allclose(ntk(pd.DataFrame(X), depth=1), ntk(X, depth=1))
     assert evaluate(Network(nn.fully_connected(1)), X)[0].dtype == np.float64

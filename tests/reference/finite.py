@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from ntkit import networks as nn
 from ntkit.kernels.activations import second_moment
+from ntkit.networks._layers import pair
 
 _FUNCTIONS: dict[type, Callable] = {
     nn.ReLU: F.relu,
@@ -73,17 +74,17 @@ class FiniteNetwork:
             out = F.leaky_relu(X, layer.slope) if leaky else _FUNCTIONS[type(layer)](X)
             return out / math.sqrt(second_moment(layer)) if layer.normalize else out
         if isinstance(layer, nn.AvgPool):
-            return F.avg_pool2d(X, nn.pair(layer.size), nn.pair(layer.stride or layer.size))
+            return F.avg_pool2d(X, pair(layer.size), pair(layer.stride or layer.size))
         return X.mean((2, 3)) if isinstance(layer, nn.GlobalAvgPool) else X.flatten(1)
 
     def _conv(self, layer: nn.Conv, X: torch.Tensor) -> torch.Tensor:
-        q = nn.pair(layer.kernel_size)
+        q = pair(layer.kernel_size)
         weight = self._weight(layer, self.width, X.shape[1], *q)
         if layer.padding == "same":
             pads = []
-            for size, k, stride in zip(X.shape[:1:-1], q[::-1], nn.pair(layer.stride)[::-1], strict=True):
+            for size, k, stride in zip(X.shape[:1:-1], q[::-1], pair(layer.stride)[::-1], strict=True):
                 total = max((math.ceil(size / stride) - 1) * stride + k - size, 0)
                 pads += [total // 2, total - total // 2]
             X = F.pad(X, pads)
         scale = layer.weight_std / math.sqrt(X.shape[1] * q[0] * q[1])
-        return scale * F.conv2d(X, weight, stride=nn.pair(layer.stride))
+        return scale * F.conv2d(X, weight, stride=pair(layer.stride))

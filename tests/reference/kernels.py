@@ -8,6 +8,7 @@ from itertools import product
 import numpy as np
 
 from ntkit import networks as nn
+from ntkit.networks._layers import pair
 
 
 def kappa0(t: float) -> float:
@@ -155,7 +156,7 @@ def _axis(size: int, q: int, stride: int, padding: str) -> list[list[int]]:
 
 def _conv(layer, A):
     h, w = A.shape[:2]
-    (qh, qw), (sh, sw) = nn.pair(layer.kernel_size), nn.pair(layer.stride)
+    (qh, qw), (sh, sw) = pair(layer.kernel_size), pair(layer.stride)
     rows, cols = _axis(h, qh, sh, layer.padding), _axis(w, qw, sw, layer.padding)
     out = np.zeros((len(rows), len(cols)) * 2)
     for i, j, k, m in np.ndindex(*out.shape):
@@ -168,7 +169,7 @@ def _conv(layer, A):
 
 def _pool(layer, A):
     h, w = A.shape[:2]
-    (ph, pw), (sh, sw) = nn.pair(layer.size), nn.pair(layer.stride or layer.size)
+    (ph, pw), (sh, sw) = pair(layer.size), pair(layer.stride or layer.size)
     rows, cols = _axis(h, ph, sh, "valid"), _axis(w, pw, sw, "valid")
     out = np.zeros((len(rows), len(cols)) * 2)
     for i, j, k, m in np.ndindex(*out.shape):

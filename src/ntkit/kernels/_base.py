@@ -44,7 +44,11 @@ class Kernel(ABC):
     owner: ClassVar[str]
     ndims: ClassVar[Sequence[int]] = (2,)
     sparse: ClassVar[bool] = False
-    n_outputs: int = 1
+
+    @property
+    def n_outputs(self) -> int:
+        """How many matrices `fill` writes."""
+        return 1
 
     def check(self, X: Any, name: str = "X") -> Array:
         """Validated data."""

@@ -15,7 +15,8 @@ from ntkit._validation import check_int, message
 from ntkit.kernels._base import Kernel, Rows, evaluate, evaluate_blocks, evaluate_diagonal
 from ntkit.kernels.dot_product import DotProduct, Exponential, Gaussian, Polynomial, assign
 from ntkit.kernels.network import Network
-from ntkit.networks import Layer, Size, cntk, fully_connected
+from ntkit.networks import Layer, cntk, fully_connected
+from ntkit.networks._layers import Size
 
 __all__ = ["diagonal", "gram", "row_blocks"]
 

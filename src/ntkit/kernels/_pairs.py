@@ -21,18 +21,8 @@ from ntkit.kernels._base import Kernel, Rows, on_host
 from ntkit.kernels._walk import State, pair_variances, same_pixels, self_variances, walk, window_sum
 from ntkit.kernels.activations import HOMOGENEOUS, gain, mix
 from ntkit.kernels.dot_product import assign, divide_rows, row_norms
-from ntkit.networks import (
-    Activation,
-    AvgPool,
-    Conv,
-    Flatten,
-    GlobalAvgPool,
-    Layer,
-    Sequential,
-    Window,
-    flatten,
-    pair,
-)
+from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, Layer, Sequential
+from ntkit.networks._layers import Window, flatten, pair
 
 LARGEST_FIELD = 2**13  # pixels; on a GPU a field has to fit the registers of one program
 
@@ -159,7 +149,7 @@ class ImageChain(Kernel):
     ndims: ClassVar[Sequence[int]] = (4,)
 
     @property
-    def n_outputs(self) -> int:  # type: ignore[override]
+    def n_outputs(self) -> int:
         """One matrix for each kind."""
         return len(self.kinds)
 

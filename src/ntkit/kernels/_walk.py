@@ -22,19 +22,8 @@ from operator import add
 from ntkit import _array
 from ntkit._array import Array
 from ntkit.kernels.activations import dual
-from ntkit.networks import (
-    Activation,
-    AvgPool,
-    Conv,
-    Dense,
-    Flatten,
-    GlobalAvgPool,
-    Layer,
-    Residual,
-    Sequential,
-    Window,
-    flatten,
-)
+from ntkit.networks import Activation, AvgPool, Conv, Dense, Flatten, GlobalAvgPool, Layer, Residual, Sequential
+from ntkit.networks._layers import Window, flatten
 
 
 @dataclass(frozen=True)

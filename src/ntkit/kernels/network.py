@@ -21,8 +21,9 @@ from ntkit.kernels._pairs import image_chain
 from ntkit.kernels._walk import pair_variances, pools, row_variances, self_variances, start, walk
 from ntkit.kernels.activations import HOMOGENEOUS, gain, homogeneous_chain, mix
 from ntkit.kernels.dot_product import InnerProductKernel, assign, divide_rows, inner_products
-from ntkit.networks import Activation, Dense, Layer, Size, flatten, fully_connected, output_shape
+from ntkit.networks import Activation, Dense, Layer, fully_connected, output_shape
 from ntkit.networks import cntk as cntk_network
+from ntkit.networks._layers import Size, flatten
 
 __all__ = ["NetworkKernels", "cntk", "network_kernel", "nngp", "ntk"]
 
@@ -192,7 +193,7 @@ class Network(Kernel):
         return _KINDS[self.kind]
 
     @property
-    def n_outputs(self) -> int:  # type: ignore[override]
+    def n_outputs(self) -> int:
         """One matrix for each kind."""
         return len(self.kinds)
 
@@ -259,7 +260,7 @@ class CosineChain(InnerProductKernel):
     owner: ClassVar[str] = "network_kernel"
 
     @property
-    def n_outputs(self) -> int:  # type: ignore[override]
+    def n_outputs(self) -> int:
         """One matrix for each kind."""
         return len(self.kinds)
 

@@ -1,22 +1,4 @@
-"""Descriptions of infinitely wide networks: frozen data, no computation.
-
-A network is written once; its exact kernel, its sketched features and its finite-width features are
-three functions of this one description.
-
->>> from ntkit import networks as nn
->>> net = nn.Sequential(nn.Conv(3), nn.ReLU(), nn.GlobalAvgPool(), nn.Dense())
->>> net
-Sequential(Conv(3), ReLU(), GlobalAvgPool(), Dense())
->>> nn.output_shape(net, (32, 32, 3))
-(None,)
-
-Scaling. Weights are standard normal times ``weight_std`` / √fan_in, there are no biases, and the input
-kernel is ⟨x, y⟩ without division by the number of features or channels. A convolution averages over its
-patch, positions outside the image counting as zeros. An activation σ is divided by √E[σ(z)²], z ~ N(0, 1)
-(unless ``normalize=False``), so a ReLU layer preserves norms.
-
-Shapes. Vectors are (features,), images (height, width, channels); None stands for the infinite width.
-"""
+"""The layers: frozen dataclasses."""
 
 from __future__ import annotations
 
@@ -26,29 +8,6 @@ from typing import NamedTuple, TypeAlias
 
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
 
-__all__ = [
-    "GELU",
-    "Abs",
-    "Activation",
-    "AvgPool",
-    "Conv",
-    "Dense",
-    "Erf",
-    "Flatten",
-    "GlobalAvgPool",
-    "Layer",
-    "LeakyReLU",
-    "ReLU",
-    "Residual",
-    "Sequential",
-    "Sin",
-    "cntk",
-    "fully_connected",
-    "myrtle",
-    "output_shape",
-]
-
-Shape: TypeAlias = tuple[int | None, ...]
 Size: TypeAlias = int | tuple[int, int]
 
 
@@ -230,6 +189,7 @@ class AvgPool(Layer):
 
     Examples
     --------
+    >>> from ntkit.networks import output_shape
     >>> output_shape(AvgPool(2), (9, 8, 3))
     Traceback (most recent call last):
     ...
@@ -256,6 +216,7 @@ class GlobalAvgPool(Layer):
 
     Examples
     --------
+    >>> from ntkit.networks import output_shape
     >>> output_shape(GlobalAvgPool(), (8, 8, 3))
     (3,)
     """
@@ -267,6 +228,7 @@ class Flatten(Layer):
 
     Examples
     --------
+    >>> from ntkit.networks import output_shape
     >>> output_shape(Sequential(Conv(3), ReLU(), Flatten()), (8, 8, 3))
     (None,)
     """
@@ -338,81 +300,6 @@ class Residual(_Container):
             )
 
 
-def fully_connected(depth: int) -> Sequential:
-    """(Dense, ReLU) × depth, Dense: the network of Definition 1, NTK(x, x) = (depth + 1)‖x‖².
-
-    Parameters
-    ----------
-    depth : int ≥ 1
-        Number L of ReLU layers.
-
-    Examples
-    --------
-    >>> fully_connected(1)
-    Sequential(Dense(), ReLU(), Dense())
-    """
-    check_int(depth, "depth", "fully_connected", minimum=1)
-    return Sequential(*(Dense(), ReLU()) * depth, Dense())
-
-
-def cntk(depth: int, kernel_size: Size = 3) -> Sequential:
-    """(Conv, ReLU) × depth and global average pooling: the network of Definition 2.
-
-    The first convolution and the readout are not trained, as in the definition; at depth 1 nothing is
-    left to train and the tangent kernel is zero.
-
-    Parameters
-    ----------
-    depth : int ≥ 1
-        Number L of convolutions.
-    kernel_size : int or (int, int), default=3
-        Size q of the filters.
-
-    Examples
-    --------
-    >>> cntk(2)
-    Sequential(
-        Conv(3, trainable=False),
-        ReLU(),
-        Conv(3),
-        ReLU(),
-        GlobalAvgPool(),
-        Dense(trainable=False),
-    )
-    """
-    check_int(depth, "depth", "cntk", minimum=1)
-    first = (Conv(kernel_size, trainable=False), ReLU())
-    rest = (Conv(kernel_size), ReLU()) * (depth - 1)
-    return Sequential(*first, *rest, GlobalAvgPool(), Dense(trainable=False))
-
-
-def myrtle(depth: int) -> Sequential:
-    """Myrtle network of 5, 7 or 10 layers [1]_: 3 × 3 convolutions, ReLU, 2 × 2 average pooling.
-
-    On 32 × 32 images the global pooling at the end equals the three poolings of the original.
-
-    Parameters
-    ----------
-    depth : {5, 7, 10}
-        Number of layers with weights.
-
-    References
-    ----------
-    .. [1] Shankar et al., "Neural Kernels Without Tangents", ICML 2020, arXiv:2003.02237.
-
-    Examples
-    --------
-    >>> myrtle(5).layers[4]
-    AvgPool(2)
-    """
-    blocks = {5: (2, 1, 1), 7: (2, 2, 2), 10: (3, 3, 3)}
-    if check_int(depth, "depth", "myrtle") not in blocks:
-        raise ValueError(message("myrtle", "depth", "5, 7 or 10", depth))
-    conv = (Conv(3), ReLU())
-    first, second, third = blocks[depth]
-    return Sequential(*conv * first, AvgPool(2), *conv * second, AvgPool(2), *conv * third, GlobalAvgPool(), Dense())
-
-
 class Window(NamedTuple):
     """One axis of a convolution or pooling: output o covers the inputs o·stride − before + (0 … size − 1)."""
 
@@ -434,127 +321,6 @@ def flatten(net: Layer) -> Iterator[Layer]:
             yield from flatten(layer)
     else:
         yield net
-
-
-def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
-    """Return the shape of the output of `net`, walking over all its layers.
-
-    Parameters
-    ----------
-    net : Layer
-        The network.
-    input_shape : tuple of int
-        (features,) or (height, width, channels).
-
-    Returns
-    -------
-    tuple
-        (features,), None standing for the infinite width.
-
-    Raises
-    ------
-    ValueError
-        If a layer cannot take what reaches it, or if the infinite-width kernel is not known exactly (an
-        activation of values that are not Gaussian). The message names the layer by its position:
-        "layer 2.0.1" is layer 1 of branch 0 of layer 2.
-
-    Examples
-    --------
-    >>> output_shape(Sequential(Conv(5, padding="valid"), Flatten()), (4, 4, 1))
-    Traceback (most recent call last):
-    ...
-    ValueError: Layer 0, Conv(5, padding='valid'), cannot take images of 4 × 4 pixels: its 5 × 5 window does
-    not fit. Use a smaller window or padding='same'.
-    """
-    if not isinstance(net, Layer):
-        raise TypeError(message("output_shape", "net", "a network of ntkit.networks", net))
-    shape = tuple(input_shape)
-    if len(shape) not in (1, 3) or not all(isinstance(s, int) and s > 0 for s in shape):
-        raise ValueError(message("output_shape", "input_shape", "(features,) or (height, width, channels)", shape))
-    final = _walk(net, _Flow(shape), "").shape
-    if len(final) == 3:
-        raise ValueError(
-            f"The network ends in images of {_pixels(final)} pixels; end it with GlobalAvgPool() or Flatten()."
-        )
-    return final
-
-
-class _Flow(NamedTuple):
-    """What reaches a layer: shape, whether it is Gaussian, whether it comes from weights of this branch."""
-
-    shape: Shape
-    gaussian: bool = False
-    fresh: bool = False
-
-
-def _walk(layer: Layer, flow: _Flow, path: str) -> _Flow:
-    if isinstance(layer, Sequential):
-        for i, part in enumerate(layer.layers):
-            flow = _walk(part, flow, f"{path}.{i}")
-        return flow
-    if isinstance(layer, Residual):
-        return _walk_residual(layer, flow, path)
-    if isinstance(layer, Dense):
-        if len(flow.shape) != 1:
-            _refuse(layer, path, flow, "it takes vectors", "Put GlobalAvgPool() or Flatten() before it.")
-        return _Flow((None,), gaussian=True, fresh=True)
-    if isinstance(layer, Activation):
-        if not flow.gaussian:
-            _refuse(layer, path, flow, "its input is not Gaussian", "Put Dense() or Conv(3) before it.")
-        return _Flow(flow.shape, gaussian=False, fresh=False)
-    return _walk_image_layer(layer, flow, path)
-
-
-def _walk_image_layer(layer: Layer, flow: _Flow, path: str) -> _Flow:
-    if len(flow.shape) != 3:
-        _refuse(layer, path, flow, "it takes images", "Give X as (n, height, width, channels).")
-    height, width, channels = flow.shape
-    if isinstance(layer, GlobalAvgPool):
-        return flow._replace(shape=(channels,))
-    if isinstance(layer, Flatten):
-        size = None if channels is None else height * width * channels  # type: ignore[operator]
-        return flow._replace(shape=(size,), gaussian=False)  # pixels differ: not exchangeable units
-    if not isinstance(layer, Conv | AvgPool):
-        raise TypeError(f"{type(layer).__name__} is not a layer that ntkit knows.")
-    rows, cols = layer.windows(height, width)  # type: ignore[arg-type]
-    if min(rows.n_out, cols.n_out) < 1:
-        reason = f"its {rows.size} × {cols.size} window does not fit"
-        remedy = "Use a smaller window" + (" or padding='same'." if isinstance(layer, Conv) else ".")
-        _refuse(layer, path, flow, reason, remedy)
-    if isinstance(layer, Conv):
-        return _Flow((rows.n_out, cols.n_out, None), gaussian=True, fresh=True)
-    return flow._replace(shape=(rows.n_out, cols.n_out, channels))
-
-
-def _walk_residual(layer: Residual, flow: _Flow, path: str) -> _Flow:
-    ends = [_walk(b, flow._replace(fresh=False), f"{path}.{i}") for i, b in enumerate(layer.branches)]
-    if len({_kernel_shape(end.shape) for end in ends}) > 1:
-        shapes = ", ".join(str(_kernel_shape(end.shape)) for end in ends)
-        _refuse(layer, path, flow, f"its branches end in different shapes {shapes}", "")
-    if sum(not end.fresh for end in ends) > 1:
-        _refuse(
-            layer,
-            path,
-            flow,
-            "more than one branch ends without weights of its own, so the branches are correlated",
-            "End all branches but one in Dense() or Conv().",
-        )
-    return _Flow(ends[0].shape, gaussian=all(end.gaussian for end in ends), fresh=all(e.fresh for e in ends))
-
-
-def _kernel_shape(shape: Shape) -> Shape:
-    """Shape without the channels, which a kernel does not see."""
-    return shape[:-1]
-
-
-def _refuse(layer: Layer, path: str, flow: _Flow, reason: str, remedy: str) -> None:
-    what = "vectors" if len(flow.shape) == 1 else f"images of {_pixels(flow.shape)} pixels"
-    place = f"Layer {path.removeprefix('.')}, {layer!r}," if path else f"{layer!r}"
-    raise ValueError(f"{place} cannot take {what}: {reason}. {remedy}".rstrip())
-
-
-def _pixels(shape: Shape) -> str:
-    return f"{shape[0]} × {shape[1]}"
 
 
 def _set_size(layer: Layer, name: str) -> None:
