@@ -28,6 +28,8 @@ demo: $(VENV)/base
 	$(BIN)/python -m ntkit.demo --output demo
 
 test: $(VENV)/dev
+	@# numba's cache does not notice a change in another file that it has inlined
+	@find src -name '*.nb[ci]' -delete
 	$(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
 
 lint: $(VENV)/dev

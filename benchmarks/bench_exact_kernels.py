@@ -13,10 +13,11 @@ import argparse
 import json
 import os
 import platform
-import resource
+import re
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import venv
 from pathlib import Path
@@ -86,6 +87,12 @@ def neural_tangents_kernel(images):
     return lambda X, Y: np.asarray(kernel(X, Y, "ntk").block_until_ready()) * X.shape[-1]
 
 
+def peak_mib():
+    """Peak resident memory of this process (getrusage would count what its parent held at the fork)."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
+
+
 def worker(library, device):
     """Answer tasks on standard input: a warm-up call saves the matrix, later calls give their seconds."""
     import numpy as np
@@ -102,7 +109,7 @@ def worker(library, device):
         start = time.perf_counter()
         kernel(X, Y)
         seconds = time.perf_counter() - start
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        peak = peak_mib()
         if device == "cuda":
             import torch
 
@@ -241,12 +248,9 @@ def main():
         python = arguments.neural_tangents_python or neural_tangents_python()
         workers["neural-tangents"] = lambda: Worker(python, "neural-tangents")
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    rows = [
-        measure(task, shapes, workers, arguments.rounds, arguments.output.parent)
-        for task, shapes in (GPU_TASKS if arguments.device == "cuda" else TASKS).items()
-    ]
-    for file in arguments.output.parent.glob("*.npy"):
-        file.unlink()
+    tasks = GPU_TASKS if arguments.device == "cuda" else TASKS
+    with tempfile.TemporaryDirectory() as folder:
+        rows = [measure(task, shapes, workers, arguments.rounds, Path(folder)) for task, shapes in tasks.items()]
     arguments.output.write_text(
         json.dumps({"versions": versions(arguments.device), "device": arguments.device, "rows": rows}, indent=1) + "\n"
     )

@@ -63,21 +63,25 @@ def test_threads_pass_errors_on():
         run_on_threads(work, range(10))
 
 
-def test_overlapping_callers_leave_blas_as_it_was(monkeypatch):
+@pytest.mark.parametrize("last_in_first_out", [True, False])
+def test_overlapping_callers_leave_blas_as_it_was(last_in_first_out, monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
-    inside, leave = threading.Event(), threading.Event()
-
-    def first(_):
-        inside.set()
-        assert leave.wait(60)
-
     before = blas_threads()
-    caller = threading.Thread(target=run_on_threads, args=(first, range(2)), daemon=True)
-    caller.start()
-    assert inside.wait(60)
-    run_on_threads(lambda _: None, range(2))  # comes later, goes earlier
-    leave.set()
-    caller.join(60)
+    callers = []
+    for _ in range(2):
+        inside, leave = threading.Event(), threading.Event()
+
+        def work(_, inside=inside, leave=leave):
+            inside.set()
+            assert leave.wait(60)
+
+        thread = threading.Thread(target=run_on_threads, args=(work, range(2)), daemon=True)
+        thread.start()
+        assert inside.wait(60)
+        callers.append((thread, leave))
+    for thread, leave in reversed(callers) if last_in_first_out else callers:
+        leave.set()
+        thread.join(60)
     assert blas_threads() == before
 
 

@@ -71,3 +71,9 @@ def test_row_uniforms_are_uniform_and_distinct():
     assert values.max() < 1
     with pytest.raises(ValueError, match="0 ≤ start ≤ stop"):
         row_uniforms(seed_sequence(2), 3, 2)
+
+
+@pytest.mark.parametrize(("part", "error"), [(2**32, ValueError), (-1, ValueError), (1.9, TypeError)])
+def test_keys_are_words_of_32_bits(part, error):
+    with pytest.raises(error, match="'key' parameter of keyed must be an int from 0 to 4294967295"):
+        keyed(seed_sequence(0), part)

@@ -70,18 +70,20 @@ def widen(x: Array) -> Array:
 
 
 def result_dtype(*arrays: Array) -> Any:
-    """Dtype that holds values computed from all `arrays`."""
-    if is_sparse(arrays[0]) or is_numpy(arrays[0]):
-        return np.result_type(*(a.dtype for a in arrays))
-    return namespace(*arrays).result_type(*arrays)
+    """Floating dtype of values computed from all `arrays`: theirs, or the wide one if any holds whole numbers."""
+    xp: Any = np if is_sparse(arrays[0]) else namespace(*arrays)
+    if not all(xp.isdtype(a.dtype, "real floating") for a in arrays):
+        return np.float64 if xp is np else wide_dtype(arrays[0])
+    return xp.result_type(*(a.dtype for a in arrays))
 
 
 def host_view(x: Array) -> np.ndarray | None:
     """NumPy array that shares memory with `x`, or None if `x` is not in host memory."""
     if is_numpy(x):
         return x
-    if is_torch(x) and x.device.type == "cpu" and x.dtype.itemsize >= 4:
-        return x.detach().numpy()
+    half = is_torch(x) and x.dtype.is_floating_point and x.dtype.itemsize < 4
+    if is_torch(x) and x.device.type == "cpu" and not half:
+        return x.detach().resolve_neg().numpy()
     return None
 
 

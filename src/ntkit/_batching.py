@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from threading import Lock
 from typing import Any, TypeVar
 
 from ntkit._array import Array, is_torch
@@ -63,29 +64,39 @@ def row_batches(
         yield slice(start, min(start + step, n_rows))
 
 
-def run_on_threads(function: Callable[[T], Any], tasks: Iterable[T], *, progress: str | None = None) -> None:
+def run_on_threads(
+    function: Callable[[T], Any], tasks: Iterable[T], *, progress: str | None = None, most: int | None = None
+) -> None:
     """Call `function` on every task, on as many threads as the environment's ``NUMBA_NUM_THREADS`` (all cores).
 
-    BLAS is held to one thread per call meanwhile: a tile's product and its compiled post-processing then
-    stay in one core's cache, and two thread pools never compete for the cores. Results must go to memory
-    that no other task writes; the first exception is raised. `progress` names a progress bar.
+    BLAS is held to one thread meanwhile: a tile's product and its compiled post-processing then stay in one
+    core's cache, and two thread pools do not compete for the cores. A caller that comes while another is inside
+    works on its own thread: the cores are busy, and BLAS's limit has one owner who restores it. Results must go
+    to memory that no other task writes; the first exception is raised. `progress` names a progress bar, `most`
+    bounds the number of threads.
     """
     import numba
 
     tasks = list(tasks)
     # Not numba.get_num_threads(): that would start numba's own pool, which ntkit never uses.
-    n_threads = min(numba.config.NUMBA_NUM_THREADS, len(tasks))
-    if n_threads <= 1:
+    n_threads = min(numba.config.NUMBA_NUM_THREADS, len(tasks), most or len(tasks))
+    if n_threads <= 1 or not _threads_in_use.acquire(blocking=False):
         for task in with_progress(tasks, progress):
             function(task)
         return
-    with _blas_controller().limit(limits=1, user_api="blas"), ThreadPoolExecutor(n_threads) as pool:
-        running = [pool.submit(function, task) for task in tasks]
-        try:
-            for future in with_progress(running, progress):
-                future.result()
-        finally:  # after an error or an interrupt, tasks that have not begun must not
-            pool.shutdown(wait=False, cancel_futures=True)
+    try:
+        with _blas_controller().limit(limits=1, user_api="blas"), ThreadPoolExecutor(n_threads) as pool:
+            running = [pool.submit(function, task) for task in tasks]
+            try:
+                for future in with_progress(running, progress):
+                    future.result()
+            finally:  # after an error or an interrupt, tasks that have not begun must not
+                pool.shutdown(wait=False, cancel_futures=True)
+    finally:
+        _threads_in_use.release()
+
+
+_threads_in_use = Lock()
 
 
 def with_progress(items: Sequence[T], name: str | None) -> Iterable[T]:

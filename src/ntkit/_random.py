@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ntkit._validation import message
+from ntkit._validation import check_int, message
 
 RandomState: TypeAlias = int | np.integer | np.random.RandomState | np.random.Generator | np.random.SeedSequence | None
 _WORDS_PER_COUNTER = 4  # a Philox counter step yields four 64-bit words
@@ -66,6 +66,9 @@ def keyed(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequen
     """
     if not key:
         raise ValueError("keyed() needs at least one part of a key, such as (layer, 'signs').")
+    for part in key:
+        if not isinstance(part, str):
+            check_int(part, "key", "keyed", minimum=0, maximum=2**32 - 1)  # larger ones would take two words
     words = tuple(zlib.crc32(part.encode()) if isinstance(part, str) else int(part) for part in key)
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *words), pool_size=seed.pool_size)
 

@@ -78,24 +78,24 @@ def check_choice(value: Any, name: str, owner: str, choices: Collection[str]) ->
 
 
 def check_data(X: Any, name: str, owner: str, *, ndims: Sequence[int] = (2,), sparse: bool = False) -> Array:
-    """Return `X` as a finite floating array of an allowed rank; torch tensors and CSR stay what they are.
+    """Return `X` as a finite real array of an allowed rank; torch tensors and CSR stay what they are.
 
-    Floating dtypes are kept, whole numbers and booleans become float64; anything else is refused.
+    Dense arrays keep their dtype, whole numbers too (their kernels are float64); CSR rows become floating.
     """
     X = _as_array(X, name, owner, sparse=sparse)
-    X = _as_floating(X, name, owner)
+    X = _as_real(X, name, owner)
     if X.ndim not in ndims:
         raise ValueError(_rank_message(X, name, owner, ndims))
     if 0 in X.shape:
-        kind = "rows" if X.shape[0] == 0 else "features"
-        raise ValueError(message(owner, name, f"non-empty, with at least one of its {kind}", X))
+        raise ValueError(message(owner, name, "non-empty, with at least one row and one feature", X))
     _check_finite(X, name, owner)
     return X
 
 
 def check_same_kind(X: Array, Y: Array, owner: str) -> None:
     """Raise unless `X` and `Y` come from one array library, one device and have rows of one shape."""
-    if type(X) is not type(Y) and not (_array.is_numpy(X) and _array.is_numpy(Y)):
+    families = (_array.is_numpy, _array.is_torch, _array.is_sparse)
+    if type(X) is not type(Y) and not any(belongs(X) and belongs(Y) for belongs in families):
         raise TypeError(
             f"X and Y of {owner} must come from the same array library. Got {type(X).__module__}."
             f"{type(X).__name__} and {type(Y).__module__}.{type(Y).__name__}; convert one of them."
@@ -115,7 +115,20 @@ def _as_array(X: Any, name: str, owner: str, *, sparse: bool) -> Array:
     if _array.is_sparse(X):
         if not sparse:
             raise TypeError(message(owner, name, "a dense array", X, "Call .toarray() on it if it fits in memory."))
-        return X.tocsr()
+        rows = X.tocsr()
+        if not rows.has_canonical_format:
+            rows = rows.copy() if rows is X else rows  # never sum duplicates in the caller's array
+            rows.sum_duplicates()
+        return rows
+    if isinstance(X, np.ma.MaskedArray):
+        if np.ma.is_masked(X):
+            remedy = "Fill or impute them: X.filled(0) or sklearn.impute.SimpleImputer."
+            raise ValueError(message(owner, name, "free of masked entries", X, remedy))
+        return X.data
+    if _array.is_torch(X) and str(X.layout) != "torch.strided":
+        raise TypeError(message(owner, name, "a dense tensor", X, "Call .to_dense() on it."))
+    if isinstance(X, np.matrix):
+        return np.asarray(X)
     if _array.is_array(X):
         return X
     try:
@@ -124,12 +137,12 @@ def _as_array(X: Any, name: str, owner: str, *, sparse: bool) -> Array:
         raise ValueError(message(owner, name, "an array with rows of equal length", X)) from error
 
 
-def _as_floating(X: Array, name: str, owner: str) -> Array:
+def _as_real(X: Array, name: str, owner: str) -> Array:
     if _array.is_sparse(X) or _array.is_numpy(X):
         if X.dtype.kind == "f" and X.dtype.itemsize <= 8:
             return X
         if X.dtype.kind in "biuf":
-            return X.astype(np.float64)
+            return X.astype(np.float64) if _array.is_sparse(X) or X.dtype.kind == "f" else X
         if X.dtype.kind == "O":
             try:
                 return X.astype(np.float64)
@@ -137,10 +150,8 @@ def _as_floating(X: Array, name: str, owner: str) -> Array:
                 pass
     else:
         xp = _array.namespace(X)
-        if xp.isdtype(X.dtype, "real floating"):
+        if xp.isdtype(X.dtype, ("bool", "integral", "real floating")):
             return X
-        if xp.isdtype(X.dtype, ("bool", "integral")):
-            return xp.astype(X, _array.wide_dtype(X))
     raise TypeError(message(owner, name, "an array of real numbers", X, "Encode categories and text as numbers."))
 
 
@@ -158,9 +169,12 @@ def _rank_message(X: Array, name: str, owner: str, ndims: Sequence[int]) -> str:
 def _check_finite(X: Array, name: str, owner: str) -> None:
     values = X.data if _array.is_sparse(X) else X
     xp = _array.namespace(values)
-    # One reduction: any NaN or infinity survives the sum; a finite overflow is settled by the mask below.
-    if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
+    if not xp.isdtype(values.dtype, "real floating"):
         return
+    # One reduction: any NaN or infinity survives the sum; a finite overflow is settled by the mask below.
+    with np.errstate(over="ignore", invalid="ignore"):
+        if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
+            return
     bad = xp.nonzero(~xp.isfinite(values))
     where = "" if _array.is_sparse(X) else f" at index {tuple(int(i[0]) for i in bad)}"
     value = float(values[tuple(int(i[0]) for i in bad)])

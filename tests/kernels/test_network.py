@@ -308,7 +308,7 @@ def test_image_kernels_are_symmetric_psd_homogeneous_and_zero_at_zero(name):
 
 def test_one_pixel_constant_and_integer_images():
     pixel = images(11, 3, 1, 1, 4)
-    np.testing.assert_allclose(network_kernel(nn.cntk(3, 1), pixel), 2 * 0 + _frozen_fc(pixel.reshape(3, 4)), rtol=1e-9)
+    np.testing.assert_allclose(network_kernel(nn.cntk(3, 1), pixel), _frozen_fc(pixel.reshape(3, 4)), rtol=1e-9)
     ones = np.ones((1, 6, 6, 1))
     # A constant image behaves as one pixel away from the border: with 1 × 1 filters everywhere.
     assert cntk(ones, depth=4, kernel_size=1)[0, 0] == pytest.approx(3.0)
@@ -373,12 +373,12 @@ NAN = np.array([[1.0, 2.0], [3.0, np.nan]])
         (
             lambda: ntk(NAN, depth=1),
             ValueError,
-            r"'X' parameter of network_kernel must be finite. Got nan at index \(1, 1\)",
+            r"'X' parameter of ntk must be finite. Got nan at index \(1, 1\)",
         ),
         (
             lambda: ntk([[1.0]], [[np.inf]], depth=1),
             ValueError,
-            "'Y' parameter of network_kernel must be finite. Got inf",
+            "'Y' parameter of ntk must be finite. Got inf",
         ),
         (lambda: ntk(np.ones(3), depth=1), ValueError, r"2-D .*reshape\(-1, 1\)"),
         (lambda: ntk(np.ones((0, 3)), depth=1), ValueError, "non-empty"),

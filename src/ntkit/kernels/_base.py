@@ -44,6 +44,8 @@ class Kernel(ABC):
     owner: ClassVar[str]
     ndims: ClassVar[Sequence[int]] = (2,)
     sparse: ClassVar[bool] = False
+    symmetric: ClassVar[bool] = True  # whether K(x, y) = K(y, x) may be relied on
+    calls_back: bool = False  # whether a user's function gets the rows or products, in the library they came in
 
     @property
     def n_outputs(self) -> int:
@@ -95,7 +97,7 @@ def on_host(x: Array) -> bool:
 def gram(kernel: Kernel, a: Rows, b: Rows | None, *, progress: bool = False) -> tuple[Array, ...]:
     """Gram matrices of `a` against `b`; with None of `a` against itself, exactly symmetric."""
     bar = kernel.owner if progress else None
-    symmetric = b is None
+    symmetric = b is None and kernel.symmetric
     b = a if b is None else b
     outs = [_empty(a.data, b.data) for _ in range(kernel.n_outputs)]
     height, width = kernel.tile_shape(a, b)
@@ -115,7 +117,8 @@ def gram(kernel: Kernel, a: Rows, b: Rows | None, *, progress: bool = False) -> 
                 _mirror(out, rows, columns)
 
     if on_host(a.data):
-        run_on_threads(work, tiles, progress=bar)
+        scratch = height * width * kernel.bytes_per_pair(a)
+        run_on_threads(work, tiles, progress=bar, most=max(1, working_memory() // scratch))
     else:
         for tile in with_progress(tiles, bar):
             work(tile)
@@ -127,18 +130,16 @@ def gram(kernel: Kernel, a: Rows, b: Rows | None, *, progress: bool = False) -> 
 
 def evaluate(kernel: Kernel, X: Any, Y: Any = None, *, progress: bool = False) -> tuple[Array, ...]:
     """Validate `X` and `Y` and return the Gram matrices."""
-    X, Y = _checked(kernel, X, Y)
-    host_X, finish = _to_host(X)
-    kernel = kernel.specialize(host_X)
-    a = kernel.prepare(host_X)
-    b = None if Y is None else kernel.prepare(_to_host(Y)[0])
+    X, Y, finish = _checked(kernel, X, Y)
+    kernel = kernel.specialize(X)
+    a = kernel.prepare(X)
+    b = None if Y is None else kernel.prepare(Y)
     return tuple(finish(K) for K in gram(kernel, a, b, progress=progress))
 
 
 def evaluate_diagonal(kernel: Kernel, X: Any) -> tuple[Array, ...]:
     """Validate `X` and return K(x, x) of its rows."""
-    X = kernel.check(X)
-    X, finish = _to_host(X)
+    X, _, finish = _checked(kernel, X, None)
     kernel = kernel.specialize(X)
     dtype = _array.result_dtype(X)
     values = kernel.diagonal(kernel.prepare(X))
@@ -148,34 +149,34 @@ def evaluate_diagonal(kernel: Kernel, X: Any) -> tuple[Array, ...]:
 def evaluate_blocks(
     kernel: Kernel, X: Any, Y: Any = None, *, batch_size: int | None = None
 ) -> Iterator[tuple[slice, tuple[Array, ...]]]:
-    """Yield (rows, Gram matrices of X[rows] against Y), each block no larger than the working memory."""
-    X, Y = _checked(kernel, X, Y)
-    host_X, finish = _to_host(X)
-    host_Y = host_X if Y is None else _to_host(Y)[0]
-    kernel = kernel.specialize(host_X)
-    b = kernel.prepare(host_Y)
+    """Iterate over (rows, Gram matrices of X[rows] against Y), each block no larger than the working memory."""
+    X, Y, finish = _checked(kernel, X, Y)  # now, not at the first block
+    return _blocks(kernel.specialize(X), X, Y, finish, batch_size)
+
+
+def _blocks(
+    kernel: Kernel, X: Array, Y: Array | None, finish: Callable[[Array], Array], batch_size: int | None
+) -> Iterator[tuple[slice, tuple[Array, ...]]]:
+    b = kernel.prepare(X if Y is None else Y)
     row_bytes = 8 * kernel.n_outputs * len(b)
-    batches = row_batches(host_X.shape[0], row_bytes, batch_size=batch_size, like=X, owner="row_blocks")
+    batches = row_batches(X.shape[0], row_bytes, batch_size=batch_size, like=X, owner="row_blocks")
     for rows in batches:
-        a = b[rows] if Y is None else kernel.prepare(Rows(host_X)[rows].data)
+        a = b[rows] if Y is None else kernel.prepare(Rows(X)[rows].data)
         yield rows, tuple(finish(K) for K in gram(kernel, a, b))
 
 
-def _checked(kernel: Kernel, X: Any, Y: Any) -> tuple[Array, Array | None]:
+def _checked(kernel: Kernel, X: Any, Y: Any) -> tuple[Array, Array | None, Callable[[Array], Array]]:
+    """Validated `X` and `Y`, CPU tensors as NumPy arrays that share their memory, and the way back."""
     X = kernel.check(X)
-    if Y is None:
-        return X, None
-    Y = kernel.check(Y, "Y")
-    check_same_kind(X, Y, kernel.owner)
-    return X, Y
-
-
-def _to_host(X: Array) -> tuple[Array, Callable[[Array], Array]]:
-    """Share the memory of a CPU tensor with NumPy, for the compiled code; and the way back."""
-    view = None if _array.is_sparse(X) else _array.host_view(X)
-    if view is None:
-        return (X.detach() if _array.is_torch(X) else X), lambda K: K
-    return view, lambda K: _array.like(K, X)
+    if Y is not None:
+        Y = kernel.check(Y, "Y")
+        check_same_kind(X, Y, kernel.owner)
+    if not _array.is_torch(X):
+        return X, Y, lambda K: K
+    views = [_array.host_view(Z) for Z in (X, Y) if Z is not None]
+    if kernel.calls_back or any(view is None for view in views):
+        return X.detach(), None if Y is None else Y.detach(), lambda K: K
+    return views[0], None if Y is None else views[1], lambda K: _array.like(K, X)
 
 
 def _empty(X: Array, Y: Array) -> Array:

@@ -13,9 +13,9 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._validation import check_int, message
 from ntkit.kernels._base import Kernel, Rows, evaluate, evaluate_blocks, evaluate_diagonal
-from ntkit.kernels.dot_product import DotProduct, Exponential, Gaussian, Polynomial, assign
-from ntkit.kernels.network import Network
-from ntkit.networks import Layer, cntk, fully_connected
+from ntkit.kernels.dot_product import DotProduct, Exponential, Gaussian, Polynomial, assign, check_returned
+from ntkit.kernels.network import Network, fully_connected_kernel
+from ntkit.networks import Layer, cntk
 from ntkit.networks._layers import Size
 
 __all__ = ["diagonal", "gram", "row_blocks"]
@@ -100,11 +100,8 @@ def row_blocks(
     if batch_size is not None:
         check_int(batch_size, "batch_size", "row_blocks", minimum=1)
 
-    def blocks() -> Iterator[tuple[slice, Array]]:
-        for rows, matrices in evaluate_blocks(resolved, X, Y, batch_size=batch_size):
-            yield rows, matrices[0]
-
-    return blocks()
+    blocks = evaluate_blocks(resolved, X, Y, batch_size=batch_size)
+    return ((rows, matrices[0]) for rows, matrices in blocks)
 
 
 def resolve(kernel: KernelLike, params: dict[str, Any], owner: str) -> Kernel:
@@ -116,22 +113,22 @@ def resolve(kernel: KernelLike, params: dict[str, Any], owner: str) -> Kernel:
         return resolved
     if isinstance(kernel, str) and kernel in _BUILDERS:
         return _build(_BUILDERS[kernel], kernel, params)
-    if callable(kernel):
+    if callable(kernel) and not isinstance(kernel, type):
         return FunctionKernel(kernel, tuple(params.items()))
     rule = "one of " + ", ".join(map(repr, _BUILDERS)) + ", a network or a function"
     raise ValueError(message(owner, "kernel", rule, kernel))
 
 
 def _ntk(*, depth: int) -> Kernel:
-    return Network(fully_connected(depth), "ntk")
+    return fully_connected_kernel("ntk", depth)
 
 
 def _nngp(*, depth: int) -> Kernel:
-    return Network(fully_connected(depth), "nngp")
+    return fully_connected_kernel("nngp", depth)
 
 
 def _cntk(*, depth: int, kernel_size: Size = 3) -> Kernel:
-    return Network(cntk(depth, kernel_size), "ntk")
+    return Network(cntk(depth, kernel_size), "ntk", "cntk")
 
 
 _BUILDERS: dict[str, Callable[..., Kernel]] = {
@@ -163,6 +160,8 @@ class FunctionKernel(Kernel):
     owner: ClassVar[str] = "gram"
     ndims: ClassVar[Sequence[int]] = (2, 4)
     sparse: ClassVar[bool] = True
+    symmetric: ClassVar[bool] = False
+    calls_back: bool = True
 
     def prepare(self, X: Array) -> Rows:
         """Nothing to prepare."""
@@ -171,11 +170,7 @@ class FunctionKernel(Kernel):
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """Call the function on the tile's rows."""
         K = self.function(a.data, b.data, **dict(self.params))
-        if tuple(K.shape) != (len(a), len(b)):
-            raise ValueError(
-                f"The kernel function must return an array of shape {(len(a), len(b))} for so many rows of "
-                f"X and Y. Got shape {tuple(K.shape)} instead."
-            )
+        check_returned(K, (len(a), len(b)), "The kernel function")
         assign(outs[0], K)
 
     def diagonal(self, a: Rows) -> tuple[Array, ...]:

@@ -14,13 +14,13 @@ from typing import Any
 import numba
 import numpy as np
 
+from ntkit.kernels.arccos import NEAR
+
 Float64 = np.ndarray[Any, np.dtype[np.float64]]
 compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 inlined = numba.njit(inline="always", error_model="numpy", fastmath={"contract"})
 
 CHUNK = 1024  # pairs whose state (4 arrays, 32 KiB) stays in the first-level cache over all layers
-NEAR = 1e-8  # below this 1 − |t| has lost half its digits to rounding of t
-SAME = 2e-15  # below this 1 − |t| is rounding alone: the pixels' patches are taken for the same
 
 
 # arccos(1 − x)/√(2x) on [0, 1] as a polynomial of degree 18 in u = 2x − 1 (Chebyshev, error 2e-17, computed with

@@ -16,9 +16,9 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._batching import row_batches, run_on_threads
+from ntkit._batching import batch_rows, row_batches, run_on_threads
 from ntkit.kernels._base import Kernel, Rows, on_host
-from ntkit.kernels._walk import State, pair_variances, same_pixels, self_variances, walk, window_sum
+from ntkit.kernels._walk import State, has_activation, pair_variances, same_pixels, self_variances, walk, window_sum
 from ntkit.kernels.activations import HOMOGENEOUS, gain, mix
 from ntkit.kernels.dot_product import assign, divide_rows, row_norms
 from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, Layer, Sequential
@@ -156,7 +156,7 @@ class ImageChain(Kernel):
     def prepare(self, X: Array) -> Rows:
         """Norms; variances behind every pooling that is followed by more layers, from the pairs (x, x)."""
         rows = Rows(X, (row_norms(X.reshape(X.shape[0], -1)),))
-        activated_tail = any(isinstance(layer, Activation) for layer in flatten(self.tail))
+        activated_tail = any(has_activation(layer) for layer in flatten(self.tail))
         if len(self.segments) == 1 and not activated_tail:
             return rows
 
@@ -239,15 +239,15 @@ class ImageChain(Kernel):
         for segment in self.segments:
             stats = segment.stats(variances[-1])
             state = segment.apply(pairs, (images, images), state, (stats, stats))
-            variances.append(same_pixels(state.nngp[:, None, ...])[:, 0, ...])
+            variances.append(xp.clip(same_pixels(state.nngp[:, None, ...])[:, 0, ...], 0, None))
             images = planes[:0]
         return state, variances
 
     def _over_rows(self, work: Callable[[Rows], list[Array]], rows: Rows) -> tuple[Array, ...]:
         """Arrays that `work` gives for small batches of rows, joined."""
         xp = _array.namespace(rows.data)
-        batch_size = 8 if on_host(rows.data) else None
-        batches = list(row_batches(len(rows), self.bytes_per_pair(rows), batch_size=batch_size, like=rows.data))
+        step = 8 if on_host(rows.data) else min(2**17, batch_rows(len(rows), self.bytes_per_pair(rows), like=rows.data))
+        batches = list(row_batches(len(rows), 0, batch_size=step))
         parts: dict[int, list[Array]] = {}
 
         def task(batch: slice) -> None:

@@ -17,7 +17,8 @@ from __future__ import annotations
 import numba
 import numpy as np
 
-from ntkit.kernels._numba import SAME, Float64, arc_cosine_pair, compiled
+from ntkit.kernels._numba import Float64, arc_cosine_pair, compiled
+from ntkit.kernels.arccos import SAME
 
 CONV, ACTIVATION = 0, 1
 # Columns of `ops`: what, filter size, zeros above and to the left, below and to the right, trained?, size after
@@ -64,6 +65,7 @@ def segment(
     """
     from_images = len(X) > 0
     h, w = x_stats.shape[3], x_stats.shape[4]
+    whole = window[0] == _end(ops, H_OUT, h) and window[1] == _end(ops, W_OUT, w)
     pad_h, pad_w = _padding(ops)
     wide = w + pad_w
     front = pad_h * wide + pad_w
@@ -97,9 +99,9 @@ def segment(
                     nngp, ntk, scratch, front, n, stride, ops, factors, x_sd, y_sd, x_off, y_off, h, dj,
                     from_images, len(ntk_out) > 0,
                 )  # fmt: skip
-                _add_windows(nngp, front, n, stride, di, dj, window, nngp_out[p])
+                _add_windows(nngp, front, n, stride, di, dj, window, whole, nngp_out[p])
                 if len(ntk_out) > 0:
-                    _add_windows(ntk, front, n, stride, di, dj, window, ntk_out[p])
+                    _add_windows(ntk, front, n, stride, di, dj, window, whole, ntk_out[p])
 
 
 @compiled
@@ -236,10 +238,10 @@ def _total(field):
 
 
 @compiled
-def _add_windows(field, front, n, stride, di, dj, window, out):
+def _add_windows(field, front, n, stride, di, dj, window, whole, out):
     """Add a field to the sums over pairs of windows; positions beyond the last whole window are left out."""
     h_out, w_out = out.shape[0], out.shape[1]
-    if h_out == 1 and w_out == 1:
+    if whole:  # one window that covers the image
         out[0, 0, 0, 0] += _total(field[front : front + n])
         return
     i0, j0 = max(0, -di), max(0, -dj)
@@ -251,6 +253,12 @@ def _add_windows(field, front, n, stride, di, dj, window, out):
             j, j2 = (j0 + s) // window[1], (j0 + s + dj) // window[1]
             if j < w_out and j2 < w_out:
                 out[i, j, i2, j2] += field[front + r * stride + s]
+
+
+@compiled
+def _end(ops, column, size):
+    """Height or width at the end of the segment."""
+    return ops[len(ops) - 1, column] if len(ops) > 0 else size
 
 
 @compiled

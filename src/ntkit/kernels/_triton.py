@@ -10,6 +10,7 @@ because programs are persistent: each loops over its share of displacements and 
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any
 
@@ -19,6 +20,7 @@ import triton.language as tl
 
 from ntkit.kernels import _numba
 from ntkit.kernels._pairs_numba import CONV
+from ntkit.kernels.arccos import NEAR, SAME
 
 PROGRAMS_PER_PROCESSOR = 8  # 4 to 32 made no difference on an H200
 CHAIN_BLOCK = 1024  # pairs per program of `chain`
@@ -44,11 +46,12 @@ def chain(
     n, m = cosines.shape
     outs = [out for out in (nngp, ntk) if out is not None]
     near = torch.zeros(1, dtype=torch.int32, device=cosines.device)
-    _chain[(n, triton.cdiv(m, CHAIN_BLOCK))](
-        cosines, mixes, trained, _constants(cosines.device), x_scale, y_scale,
-        outs[0], outs[-1], near, m, outs[0].stride(0), len(mixes),
-        WANT_NNGP=nngp is not None, WANT_NTK=ntk is not None, BLOCK=CHAIN_BLOCK,
-    )  # fmt: skip
+    with _on(cosines.device):
+        _chain[(n, triton.cdiv(m, CHAIN_BLOCK))](
+            cosines, mixes, trained, _constants(cosines.device), x_scale, y_scale,
+            outs[0], outs[-1], near, m, outs[0].stride(0), len(mixes),
+            WANT_NNGP=nngp is not None, WANT_NTK=ntk is not None, BLOCK=CHAIN_BLOCK,
+        )  # fmt: skip
     return bool(near.item())
 
 
@@ -81,16 +84,22 @@ def segment(
     work = len(pairs) * n_displacements
     grid = min(work, _processors(pairs.device) * PROGRAMS_PER_PROCESSOR)
     scratch = torch.empty((grid, 4, block), dtype=torch.float64, device=pairs.device)
-    _segment[(grid,)](
-        pairs, X, Y, nngp_in, nngp_in if ntk_in is None else ntk_in, x_stats, y_stats, ops, factors,
-        _constants(pairs.device), scratch, outs[0], outs[-1],
-        work, X.shape[1], len(ops), x_stats.shape[1], h, w,
-        N_DISPLACEMENTS=n_displacements, FROM_IMAGES=len(X) > 0, WANT_NTK=want_ntk, SUMS=sums, BLOCK=block,
-        num_warps=max(1, min(16, block // 128)),
-    )  # fmt: skip
+    with _on(pairs.device):
+        _segment[(grid,)](
+            pairs, X, Y, nngp_in, nngp_in if ntk_in is None else ntk_in, x_stats, y_stats, ops, factors,
+            _constants(pairs.device), scratch, outs[0], outs[-1],
+            work, X.shape[1], len(ops), x_stats.shape[1], h, w,
+            N_DISPLACEMENTS=n_displacements, FROM_IMAGES=len(X) > 0, WANT_NTK=want_ntk, SUMS=sums, BLOCK=block,
+            num_warps=max(1, min(16, block // 128)),
+        )  # fmt: skip
     if sums:
         outs = [out.sum(1) for out in outs]
     return outs[0], outs[1] if want_ntk else None
+
+
+def _on(device: Any) -> Any:
+    """Make `device` the current one: Triton launches there, wherever the tensors are."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @lru_cache
@@ -103,7 +112,7 @@ def _processors(device: Any) -> int:
 @lru_cache
 def _constants(device: Any) -> torch.Tensor:
     """Coefficients of arccos, 1/π and thresholds in float64: literals of Triton may be rounded to float32."""
-    values = [*_numba._EVEN, *_numba._ODD, 1 / math.pi, _numba.NEAR, _numba.SAME]
+    values = [*_numba._EVEN, *_numba._ODD, 1 / math.pi, NEAR, SAME]
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 

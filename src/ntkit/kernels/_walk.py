@@ -105,9 +105,8 @@ def self_variances(record: list[Array] | None = None) -> Variances:
     """Variances for a walk over pairs (x, x): the same-pixel entries of Σ itself, recorded on the way."""
 
     def variances(state: State) -> tuple[Array, Array]:
-        own = state.nngp
-        if own.ndim == 6:
-            own = same_pixels(own)
+        own = same_pixels(state.nngp) if state.nngp.ndim == 6 else state.nngp
+        own = _array.namespace(own).clip(own, 0, None)  # pooling can cancel to a rounding below zero
         if record is not None:
             record.append(own[:, 0, ...])
         if state.nngp.ndim == 6:
@@ -134,7 +133,7 @@ def pair_variances(x_stats: Sequence[Array], y_stats: Sequence[Array]) -> Varian
 def row_variances(net: Layer, X: Array) -> tuple[Array, ...]:
     """Variances of the rows of `X` at every activation of `net`, arrays of shape (n,) or (n, h, w)."""
     layers = list(flatten(net))
-    while layers and not _has_activation(layers[-1]):
+    while layers and not has_activation(layers[-1]):
         layers.pop()  # nothing after the last activation is needed
     state = start(X, X, all_pixels=pools(layers), ntk=False, paired=True)
     record: list[Array] = []
@@ -202,7 +201,8 @@ def _index(ndim: int, axes: Sequence[int], part: slice) -> tuple[slice, ...]:
     return tuple(part if axis in axes else slice(None) for axis in range(ndim))
 
 
-def _has_activation(layer: Layer) -> bool:
+def has_activation(layer: Layer) -> bool:
+    """Whether a layer is or contains an activation."""
     if isinstance(layer, Residual):
-        return any(_has_activation(p) for b in layer.branches for p in flatten(b))
+        return any(has_activation(p) for b in layer.branches for p in flatten(b))
     return isinstance(layer, Activation)

@@ -13,11 +13,10 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit.kernels.arccos import arc_cosine_pair
+from ntkit.kernels.arccos import SAME, arc_cosine_pair
 from ntkit.networks import GELU, Abs, Activation, Erf, LeakyReLU, ReLU, Sin
 
 HOMOGENEOUS = (ReLU, LeakyReLU, Abs)
-_SAME = 2e-15  # below this 1 − |t| is rounding alone: κ₀ would turn it into an error of √(2 · 2e-15)/π = 2e-8
 
 
 def mix(activation: Activation) -> float:
@@ -91,45 +90,53 @@ def _homogeneous(c: Array, a: Array, b: Array, w: float) -> tuple[Array, Array]:
     scale = xp.sqrt(a) * xp.sqrt(b)  # the product of the variances could overflow
     t = xp.clip(c / xp.where(scale > 0, scale, xp.ones_like(scale)), -1, 1)
     gap = 1 - xp.abs(t)
-    gap = xp.where(gap > _SAME, gap, xp.zeros_like(gap))
+    gap = xp.where(gap > SAME, gap, xp.zeros_like(gap))
     k0, k1, _ = arc_cosine_pair(gap, t < 0)
     if w == 0:
         return scale * k1, k0
     return scale * (w * t + (1 - w) * k1), w + (1 - w) * k0
 
 
-def _erf(c: Array, a: Array, b: Array) -> tuple[Array, Array]:
-    """(2/π) arcsin(2c/√((1+2a)(1+2b))) (Williams 1997) and its derivative in c."""
+def _determinant(c: Array, a: Array, b: Array) -> Array:
+    """Determinant ab − c² ≥ 0, without the cancellation of two large squares."""
     xp = _array.namespace(c)
-    product = (1 + 2 * a) * (1 + 2 * b)
-    forward = (2 / math.pi) * xp.asin(xp.clip(2 * c / xp.sqrt(product), -1, 1))
-    return forward, (4 / math.pi) / xp.sqrt(product - 4 * c * c)
+    root = xp.sqrt(a) * xp.sqrt(b)
+    return xp.clip((root - c) * (root + c), 0, None)
+
+
+def _erf(c: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """(2/π) arcsin(2c/√((1+2a)(1+2b))) (Williams 1997) and its derivative (4/π)/√((1+2a)(1+2b) − 4c²)."""
+    xp = _array.namespace(c)
+    sine = 2 * c / (xp.sqrt(1 + 2 * a) * xp.sqrt(1 + 2 * b))
+    forward = (2 / math.pi) * xp.asin(xp.clip(sine, -1, 1))
+    return forward, (4 / math.pi) / xp.sqrt(1 + 2 * (a + b) + 4 * _determinant(c, a, b))
 
 
 def _gelu(c: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """Dual of z Φ(z), by Stein's lemma and Price's theorem.
 
-    With Δ = (1+a)(1+b) − c² and B = ab + c²(1 − a/(1+a) − b/(1+b))::
+    With D = ab − c², Δ = 1 + a + b + D and u = (2+a+b)/((1+a)(1+b))::
 
-        E[σσ] = c/4 + c arcsin(c/√((1+a)(1+b)))/2π + B/(2π√Δ)
+        E[σσ]   = c P + (D + c²u)/(2π√Δ),    P = 1/4 + arcsin(c/√((1+a)(1+b)))/2π
+        E[σ′σ′] = P + c (2u + (c²u − 1 − a − b)/Δ)/(2π√Δ)
     """
     xp = _array.namespace(c)
-    product = (1 + a) * (1 + b)
-    delta = product - c * c
-    rest = 1 - a / (1 + a) - b / (1 + b)
-    bracket = a * b + c * c * rest
-    orthant = 0.25 + xp.asin(xp.clip(c / xp.sqrt(product), -1, 1)) / (2 * math.pi)
+    determinant = _determinant(c, a, b)
+    delta = 1 + a + b + determinant
+    u = 1 / (1 + a) + 1 / (1 + b)
+    sine = c / (xp.sqrt(1 + a) * xp.sqrt(1 + b))
+    orthant = 0.25 + xp.asin(xp.clip(sine, -1, 1)) / (2 * math.pi)
     norm = 1 / (2 * math.pi * xp.sqrt(delta))
-    forward = c * orthant + bracket * norm
-    return forward, orthant + norm * (c + 2 * c * rest + bracket * c / delta)
+    forward = c * orthant + (determinant + c * c * u) * norm
+    return forward, orthant + norm * c * (2 * u + (c * c * u - 1 - a - b) / delta)
 
 
 def _sin(c: Array, a: Array, b: Array) -> tuple[Array, Array]:
-    """e^{−(a+b)/2} sinh c and e^{−(a+b)/2} cosh c, written so that nothing overflows (|c| ≤ (a+b)/2)."""
+    """e^{−(a+b)/2} sinh c and e^{−(a+b)/2} cosh c, written so that nothing overflows or cancels (|c| ≤ (a+b)/2)."""
     xp = _array.namespace(c)
-    half = (a + b) / 2
-    plus, minus = xp.exp(c - half), xp.exp(-c - half)
-    return (plus - minus) / 2, (plus + minus) / 2
+    size = xp.abs(c)
+    top = xp.exp(xp.clip(size - (a + b) / 2, None, 0)) / 2
+    return xp.sign(c) * top * -xp.expm1(-2 * size), top * (1 + xp.exp(-2 * size))
 
 
 _DUALS = {Erf: _erf, GELU: _gelu, Sin: _sin}

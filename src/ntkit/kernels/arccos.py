@@ -17,6 +17,9 @@ from ntkit._validation import check_choice, check_int, describe
 
 __all__ = ["arc_cosine", "arc_cosine_taylor", "relu_ntk", "relu_ntk_taylor"]
 
+NEAR = 1e-8  # below this 1 − |t| has lost half its digits to rounding of t: worth computing again
+SAME = 2e-15  # below this 1 − |t| is rounding alone; κ₀ would turn it into an error of √(2 · 2e-15)/π = 2e-8
+
 
 def arc_cosine(t: Any, order: int) -> Array:
     """Arc-cosine kernel κ_order of unit vectors with cosine `t` (Cho and Saul), scaled to κ(1) = 1.

@@ -12,8 +12,8 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
-from ntkit._validation import check_int, check_real, message
-from ntkit.kernels._base import Kernel, Rows, evaluate
+from ntkit._validation import check_int, check_real, describe, message
+from ntkit.kernels._base import Kernel, Rows, evaluate, on_host
 
 __all__ = ["dot_product", "exponential", "gaussian", "polynomial"]
 
@@ -159,15 +159,30 @@ class Gaussian(InnerProductKernel):
     def __post_init__(self) -> None:
         check_real(self.lengthscale, "lengthscale", self.owner, minimum=0, strict=True)
 
+    def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
+        """Distances from a row of the tile, not from the origin: data far from it would lose digits."""
+        if _array.is_sparse(a.data):
+            x, y = (Z.astype(np.float64) / self.lengthscale for Z in (a.data, b.data))
+        else:
+            origin = _array.widen(b.data[:1, :])
+            x, y = ((_array.widen(Z) - origin) / self.lengthscale for Z in (a.data, b.data))
+        assign(outs[0], self.apply(inner_products(x, y), row_norms(x), row_norms(y)))
+
     def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
-        """exp(−(‖x‖² + ‖y‖² − 2⟨x, y⟩)/(2ℓ²))."""
+        """exp(−(‖x‖² + ‖y‖² − 2⟨x, y⟩)/2) of rows already divided by ℓ."""
         xp = _array.namespace(inner)
         squares = (x_norms * x_norms)[:, None] + (y_norms * y_norms)[None, :] - 2 * inner
-        return xp.exp(xp.clip(squares, 0, None) * (-0.5 / self.lengthscale**2))
+        return xp.exp(xp.clip(squares, 0, None) * -0.5)
+
+    def prepare(self, X: Array) -> Rows:
+        """Nothing: norms are taken from a row of each tile."""
+        return Rows(X)
 
     def diagonal(self, a: Rows) -> tuple[Array, ...]:
         """Ones."""
-        return (_array.namespace(a.stats[0]).ones_like(a.stats[0]),)
+        if on_host(a.data):
+            return (np.ones(len(a)),)
+        return (_array.namespace(a.data).ones(len(a), dtype=_array.wide_dtype(a.data), device=_array.device(a.data)),)
 
 
 @dataclass(frozen=True)
@@ -203,7 +218,7 @@ class Exponential(InnerProductKernel):
     def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
         """exp(t / ℓ²)."""
         del x_norms, y_norms
-        return _array.namespace(inner).exp(inner / self.lengthscale**2)
+        return _array.namespace(inner).exp(inner / self.lengthscale / self.lengthscale)
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,12 +226,17 @@ class DotProduct(InnerProductKernel):
     """Parameters of :func:`dot_product`."""
 
     function: Function
+    calls_back: bool = False
     owner: ClassVar[str] = "dot_product"
 
     def __post_init__(self) -> None:
-        if callable(self.function):
+        if callable(self.function) and not isinstance(self.function, type):
+            object.__setattr__(self, "calls_back", True)
             return
-        coefficients = np.asarray(self.function, dtype=np.float64)
+        try:
+            coefficients = np.asarray(self.function, dtype=np.float64)
+        except (TypeError, ValueError):
+            coefficients = np.empty(0)
         if coefficients.ndim != 1 or not coefficients.size or not np.isfinite(coefficients).all():
             rule = "a callable or a non-empty sequence of finite Taylor coefficients"
             raise ValueError(message(self.owner, "function", rule, self.function))
@@ -226,7 +246,9 @@ class DotProduct(InnerProductKernel):
         """κ(t), by Horner's rule from coefficients."""
         del x_norms, y_norms
         if callable(self.function):
-            return self.function(inner)
+            values = self.function(inner)
+            check_returned(values, tuple(inner.shape), "The 'function' parameter of dot_product")
+            return values
         value = _array.namespace(inner).zeros_like(inner)
         for coefficient in self.function[::-1]:
             value = value * inner + float(coefficient)
@@ -255,9 +277,9 @@ def divide_rows(X: Array, divisors: Array) -> Array:
     xp = _array.namespace(divisors)
     safe = xp.where(divisors > 0, divisors, xp.ones_like(divisors))
     if _array.is_sparse(X):
-        from scipy.sparse import diags_array
-
-        return (diags_array(1 / safe) @ X).tocsr()
+        quotient = X.copy()
+        quotient.data = X.data / np.repeat(safe, np.diff(X.indptr))
+        return quotient
     return X / safe[:, None]
 
 
@@ -267,6 +289,14 @@ def inner_products(A: Array, B: Array) -> Array:
         return (A.astype(np.float64) @ B.astype(np.float64).T).toarray()
     xp = _array.namespace(A)
     return xp.matmul(_array.widen(A), xp.matrix_transpose(_array.widen(B)))
+
+
+def check_returned(values: Any, shape: tuple[int, ...], what: str) -> None:
+    """Raise unless a user's function returned a real array of the right shape."""
+    if not _array.is_array(values) or tuple(values.shape) != shape:
+        raise ValueError(f"{what} must return an array of shape {shape} here. Got {describe(values)} instead.")
+    if not _array.namespace(values).isdtype(values.dtype, ("bool", "integral", "real floating")):
+        raise TypeError(f"{what} must return real numbers. Got {describe(values)} instead.")
 
 
 def assign(out: Array, values: Array) -> None:

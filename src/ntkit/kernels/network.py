@@ -16,11 +16,12 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._validation import check_choice, check_int, message
-from ntkit.kernels._base import Kernel, Rows, evaluate
+from ntkit.kernels._base import Kernel, Rows, evaluate, on_host
 from ntkit.kernels._pairs import image_chain
 from ntkit.kernels._walk import pair_variances, pools, row_variances, self_variances, start, walk
 from ntkit.kernels.activations import HOMOGENEOUS, gain, homogeneous_chain, mix
-from ntkit.kernels.dot_product import InnerProductKernel, assign, divide_rows, inner_products
+from ntkit.kernels.arccos import NEAR
+from ntkit.kernels.dot_product import assign, divide_rows, inner_products, row_norms
 from ntkit.networks import Activation, Dense, Layer, fully_connected, output_shape
 from ntkit.networks import cntk as cntk_network
 from ntkit.networks._layers import Size, flatten
@@ -28,7 +29,6 @@ from ntkit.networks._layers import Size, flatten
 __all__ = ["NetworkKernels", "cntk", "network_kernel", "nngp", "ntk"]
 
 _KINDS = {"ntk": ("ntk",), "nngp": ("nngp",), "both": ("nngp", "ntk")}
-_NEAR = 1e-8  # below this 1 − |t| has lost half its digits to rounding of t
 
 
 class NetworkKernels(NamedTuple):
@@ -70,8 +70,7 @@ def ntk(X: Any, Y: Any = None, *, depth: int) -> Array:
     >>> ntk([[3.0, 4.0]], [[6.0, 8.0], [-3.0, -4.0], [0.0, 0.0]], depth=1)
     array([[100.,   0.,   0.]])
     """
-    check_int(depth, "depth", "ntk", minimum=1)
-    return evaluate(Network(fully_connected(depth), "ntk"), X, Y)[0]
+    return evaluate(fully_connected_kernel("ntk", depth), X, Y)[0]
 
 
 def nngp(X: Any, Y: Any = None, *, depth: int) -> Array:
@@ -94,8 +93,7 @@ def nngp(X: Any, Y: Any = None, *, depth: int) -> Array:
     >>> nngp([[3.0, 4.0]], [[6.0, 8.0], [-4.0, 3.0]], depth=1)
     array([[50.        ,  7.95774715]])
     """
-    check_int(depth, "depth", "nngp", minimum=1)
-    return evaluate(Network(fully_connected(depth), "nngp"), X, Y)[0]
+    return evaluate(fully_connected_kernel("nngp", depth), X, Y)[0]
 
 
 def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: bool = False) -> Array:
@@ -133,7 +131,7 @@ def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: 
     >>> cntk(image, depth=3, kernel_size=1)
     array([[6.]])
     """
-    return evaluate(Network(cntk_network(depth, kernel_size), "ntk"), X, Y, progress=progress)[0]
+    return evaluate(Network(cntk_network(depth, kernel_size), "ntk", "cntk"), X, Y, progress=progress)[0]
 
 
 def network_kernel(
@@ -171,13 +169,18 @@ def network_kernel(
     return NetworkKernels(*values) if kind == "both" else values[0]
 
 
+def fully_connected_kernel(kind: str, depth: int) -> Network:
+    """Kernel of a fully connected ReLU network, which messages call by its kind."""
+    return Network(fully_connected(check_int(depth, "depth", kind, minimum=1)), kind, kind)
+
+
 @dataclass(frozen=True)
 class Network(Kernel):
-    """Parameters of :func:`network_kernel`, and the walk in array-API code."""
+    """Parameters of :func:`network_kernel`, and the walk in array-API code; `owner` is the name in messages."""
 
     net: Layer
     kind: str = "ntk"
-    owner: ClassVar[str] = "network_kernel"
+    owner: str = "network_kernel"  # type: ignore[misc]
     ndims: ClassVar[Sequence[int]] = (2, 4)
     sparse: ClassVar[bool] = True
 
@@ -250,7 +253,7 @@ class Network(Kernel):
 
 
 @dataclass(frozen=True, eq=False)
-class CosineChain(InnerProductKernel):
+class CosineChain(Kernel):
     """Dense layers and homogeneous activations on vectors: ‖x‖‖y‖ times a function of the cosine."""
 
     mixes: np.ndarray
@@ -258,11 +261,20 @@ class CosineChain(InnerProductKernel):
     scale: float
     kinds: tuple[str, ...]
     owner: ClassVar[str] = "network_kernel"
+    sparse: ClassVar[bool] = True
 
     @property
     def n_outputs(self) -> int:
         """One matrix for each kind."""
         return len(self.kinds)
+
+    def prepare(self, X: Array) -> Rows:
+        """Norms of the rows."""
+        return Rows(X, (row_norms(X),))
+
+    def bytes_per_pair(self, a: Rows) -> int:
+        """The cosine; a handful of float64 temporaries where nothing is compiled."""
+        return 8 if on_host(a.data) else 64
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """Cosines by BLAS, those near ±1 again from differences, then the recursion."""
@@ -288,16 +300,12 @@ class CosineChain(InnerProductKernel):
         at_one = self._values(np.ones(()), np.zeros(()))
         return tuple(self.scale * float(at_one[kind]) * a.stats[0] * a.stats[0] for kind in self.kinds)
 
-    def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
-        """Not used: `fill` needs the rows for cosines near ±1."""
-        raise NotImplementedError
-
     def _fill_near(
         self, x: Array, y: Array, cosines: Array, x_norms: Array, y_norms: Array, outs: Sequence[Array]
     ) -> None:
         """Compute again the entries with a cosine near ±1."""
         xp = _array.namespace(cosines)
-        i, j = xp.nonzero(1 - xp.abs(cosines) < _NEAR)
+        i, j = xp.nonzero(1 - xp.abs(cosines) < NEAR)
         if not i.shape[0]:
             return
         near = cosines[i, j]
@@ -332,12 +340,17 @@ class CosineChain(InnerProductKernel):
         if len(near):
             i, j = near.T
             gap = _gaps(x, y, i, j, cosines[i, j])
-        by_kind = dict(zip(self.kinds, outs, strict=True))
+        # numba knows no half precision.
+        tiles = [np.empty(out.shape) if out.dtype == np.float16 else out for out in outs]
+        by_kind = dict(zip(self.kinds, tiles, strict=True))
         none = np.empty((0, 0))
         _numba.chain(
             cosines, near, gap, self.mixes, self.trained, self.scale * x_norms, y_norms,
             by_kind.get("nngp", none), by_kind.get("ntk", none),
         )  # fmt: skip
+        for tile, out in zip(tiles, outs, strict=True):
+            if tile is not out:
+                assign(out, tile)
 
 
 def _cosine_chain(net: Layer, kinds: tuple[str, ...]) -> CosineChain | None:
@@ -362,7 +375,8 @@ def _gaps(x: Array, y: Array, i: Array, j: Array, cosines: Array) -> Array:
     """1 − |t| of some pairs of unit rows as ½‖x ∓ y‖², in slices that bound the memory."""
     xp = _array.namespace(cosines)
     signs = xp.where(cosines < 0, -xp.ones_like(cosines), xp.ones_like(cosines))
-    step = max(1, 2**20 // x.shape[1])
+    width = x.nnz // x.shape[0] + y.nnz // y.shape[0] if _array.is_sparse(x) else x.shape[1]
+    step = max(1, 2**20 // max(width, 1))
     parts = []
     for k in range(0, cosines.shape[0], step):
         part = slice(k, min(k + step, cosines.shape[0]))

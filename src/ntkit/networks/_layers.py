@@ -47,8 +47,7 @@ class Dense(Layer):
     weight_std: float = field(default=1.0, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_bool(self.trainable, "trainable", "Dense")
-        check_real(self.weight_std, "weight_std", "Dense", minimum=0, strict=True)
+        _set_weights(self)
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,8 +82,7 @@ class Conv(Layer):
         _set_size(self, "kernel_size")
         _set_size(self, "stride")
         check_choice(self.padding, "padding", "Conv", ("same", "valid"))
-        check_bool(self.trainable, "trainable", "Conv")
-        check_real(self.weight_std, "weight_std", "Conv", minimum=0, strict=True)
+        _set_weights(self)
 
     def windows(self, height: int, width: int) -> tuple[Window, Window]:
         """Window along the rows and along the columns of an image."""
@@ -101,7 +99,7 @@ class Activation(Layer):
     def __post_init__(self) -> None:
         if type(self) is Activation:
             raise TypeError("Activation is abstract; use ReLU(), Erf(), GELU(), … instead.")
-        check_bool(self.normalize, "normalize", type(self).__name__)
+        _set(self, "normalize", check_bool(self.normalize, "normalize", type(self).__name__))
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +127,7 @@ class LeakyReLU(Activation):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_real(self.slope, "slope", "LeakyReLU")
+        _set(self, "slope", check_real(self.slope, "slope", "LeakyReLU"))
 
 
 @dataclass(frozen=True, repr=False)
@@ -323,6 +321,17 @@ def flatten(net: Layer) -> Iterator[Layer]:
         yield net
 
 
+def _set(layer: Layer, name: str, value: object) -> None:
+    """Store a checked value in a frozen layer: plain Python numbers, so that equality and repr hold."""
+    object.__setattr__(layer, name, value)
+
+
+def _set_weights(layer: Dense | Conv) -> None:
+    owner = type(layer).__name__
+    _set(layer, "trainable", check_bool(layer.trainable, "trainable", owner))
+    _set(layer, "weight_std", check_real(layer.weight_std, "weight_std", owner, minimum=0, strict=True))
+
+
 def _set_size(layer: Layer, name: str) -> None:
     """Check the size attribute `name` of a layer and store it as an int where both sides are equal."""
     value, owner = getattr(layer, name), type(layer).__name__
@@ -331,9 +340,11 @@ def _set_size(layer: Layer, name: str) -> None:
             raise ValueError(message(owner, name, "an int ≥ 1 or a pair of them", value))
         rows, cols = (check_int(v, name, owner, minimum=1) for v in value)
         size: Size = rows if rows == cols else (rows, cols)
+    elif isinstance(value, list):
+        raise TypeError(message(owner, name, "an int ≥ 1 or a pair (tuple) of them", value))
     else:
         size = check_int(value, name, owner, minimum=1)
-    object.__setattr__(layer, name, size)
+    _set(layer, name, size)
 
 
 def _window(size_in: int, size: int, stride: int, padding: str) -> Window:

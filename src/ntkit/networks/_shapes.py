@@ -6,18 +6,25 @@ from typing import NamedTuple, NoReturn, TypeAlias
 
 from ntkit._validation import message
 from ntkit.networks._layers import (
+    GELU,
+    Abs,
     Activation,
     AvgPool,
     Conv,
     Dense,
+    Erf,
     Flatten,
     GlobalAvgPool,
     Layer,
+    LeakyReLU,
+    ReLU,
     Residual,
     Sequential,
+    Sin,
 )
 
 Shape: TypeAlias = tuple[int | None, ...]
+_KNOWN = (Dense, Conv, ReLU, LeakyReLU, Abs, Erf, GELU, Sin, AvgPool, GlobalAvgPool, Flatten)
 
 
 def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
@@ -69,6 +76,7 @@ class _Flow(NamedTuple):
     shape: Shape
     gaussian: bool = False
     fresh: bool = False
+    pixels: int = 1  # of an image that Flatten has laid out side by side
 
 
 def _walk(layer: Layer, flow: _Flow, path: str) -> _Flow:
@@ -78,6 +86,8 @@ def _walk(layer: Layer, flow: _Flow, path: str) -> _Flow:
         return flow
     if isinstance(layer, Residual):
         return _walk_residual(layer, flow, path)
+    if type(layer) not in _KNOWN:
+        raise TypeError(f"Layer {path.removeprefix('.') or 0}, a {type(layer).__name__}, is not one of ntkit.networks.")
     if isinstance(layer, Dense):
         if len(flow.shape) != 1:
             _refuse(layer, path, flow, "it takes vectors", "Put GlobalAvgPool() or Flatten() before it.")
@@ -97,9 +107,9 @@ def _walk_image_layer(layer: Layer, flow: _Flow, path: str) -> _Flow:
         return flow._replace(shape=(channels,))
     if isinstance(layer, Flatten):
         size = None if channels is None else height * width * channels  # type: ignore[operator]
-        return flow._replace(shape=(size,), gaussian=False)  # pixels differ: not exchangeable units
-    if not isinstance(layer, Conv | AvgPool):
-        raise TypeError(f"{type(layer).__name__} is not a layer that ntkit knows.")
+        # Pixels differ: the units are not exchangeable.
+        return flow._replace(shape=(size,), gaussian=False, pixels=height * width)  # type: ignore[operator]
+    assert isinstance(layer, Conv | AvgPool)
     rows, cols = layer.windows(height, width)  # type: ignore[arg-type]
     if min(rows.n_out, cols.n_out) < 1:
         reason = f"its {rows.size} × {cols.size} window does not fit"
@@ -112,8 +122,8 @@ def _walk_image_layer(layer: Layer, flow: _Flow, path: str) -> _Flow:
 
 def _walk_residual(layer: Residual, flow: _Flow, path: str) -> _Flow:
     ends = [_walk(b, flow._replace(fresh=False), f"{path}.{i}") for i, b in enumerate(layer.branches)]
-    if len({_kernel_shape(end.shape) for end in ends}) > 1:
-        shapes = ", ".join(str(_kernel_shape(end.shape)) for end in ends)
+    if len({_kernel_shape(end) for end in ends}) > 1:
+        shapes = ", ".join(str(_kernel_shape(end)) for end in ends)
         _refuse(layer, path, flow, f"its branches end in different shapes {shapes}", "")
     if sum(not end.fresh for end in ends) > 1:
         _refuse(
@@ -123,12 +133,12 @@ def _walk_residual(layer: Residual, flow: _Flow, path: str) -> _Flow:
             "more than one branch ends without weights of its own, so the branches are correlated",
             "End all branches but one in Dense() or Conv().",
         )
-    return _Flow(ends[0].shape, gaussian=all(end.gaussian for end in ends), fresh=all(e.fresh for e in ends))
+    return ends[0]._replace(gaussian=all(end.gaussian for end in ends), fresh=all(e.fresh for e in ends))
 
 
-def _kernel_shape(shape: Shape) -> Shape:
-    """Shape without the channels, which a kernel does not see."""
-    return shape[:-1]
+def _kernel_shape(flow: _Flow) -> Shape:
+    """Shape without the channels, which a kernel does not see; for vectors the pixels that they are made of."""
+    return flow.shape[:-1] or (flow.pixels,)
 
 
 def _refuse(layer: Layer, path: str, flow: _Flow, reason: str, remedy: str) -> NoReturn:
