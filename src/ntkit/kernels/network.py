@@ -157,6 +157,12 @@ def network_kernel(
     -------
     array of shape (n, m), or for "both" a named tuple (nngp, ntk) of such arrays
 
+    Notes
+    -----
+    Networks of stride-1 convolutions, pooling and piecewise linear activations, and all fully connected networks of
+    such activations, run compiled; others (residual branches, strides, Erf, GELU, Sin on images) hold h² w² numbers
+    for each pair in flight and are about 30 times slower. Tensors that require gradients are taken as constants.
+
     Examples
     --------
     >>> from ntkit import networks as nn
