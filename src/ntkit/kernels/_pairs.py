@@ -2,7 +2,7 @@
 
 A network it can take is a chain: stride-1 convolutions and homogeneous activations (ReLU, LeakyReLU, Abs), in
 segments that end in average pooling with windows side by side, global pooling or Flatten; then anything on
-vectors. Everything else takes the array-API walk, about 30 times slower: residual branches and strides make
+vectors. Everything else takes the array-API walk, about 14 times slower: residual branches and strides make
 displacements meet or thin out, other activations have no fused kernel yet.
 """
 

@@ -161,7 +161,7 @@ def network_kernel(
     -----
     Networks of stride-1 convolutions, pooling and piecewise linear activations, and all fully connected networks of
     such activations, run compiled; others (residual branches, strides, Erf, GELU, Sin on images) hold h² w² numbers
-    for each pair in flight and are about 30 times slower. Tensors that require gradients are taken as constants.
+    for each pair in flight and are about 14 times slower. Tensors that require gradients are taken as constants.
 
     Examples
     --------
