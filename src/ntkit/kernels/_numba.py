@@ -1,7 +1,8 @@
 """Compiled twins of the array-API code in :mod:`ntkit.kernels.arccos` and :mod:`ntkit.kernels.activations`.
 
 Everything is float64: near t = ±1 the derivative of κ₀ is infinite, so a cosine rounded to float32 would
-cost four digits of the kernel. In a trial a float32 recursion saved a quarter of the whole time: not worth a second version.
+cost four digits of the kernel. In a trial a float32 recursion saved a quarter of the whole time: not worth a
+second version.
 
 ``fastmath={"contract"}`` allows fused multiply-adds only. Division follows IEEE rules (no exceptions).
 """
