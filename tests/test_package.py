@@ -38,7 +38,7 @@ def test_numpy_kernels_do_not_load_torch():
     assert not modules.intersection(("torch", "dask", "matplotlib"))
 
 
-@pytest.mark.parametrize("module", ["ntkit", "ntkit.kernels", "ntkit.networks"])
+@pytest.mark.parametrize("module", ["ntkit", "ntkit.display", "ntkit.kernels", "ntkit.networks"])
 def test_every_public_name_exists_and_is_documented(module):
     namespace = import_module(module)
     assert len(set(namespace.__all__)) == len(namespace.__all__) > 0
@@ -49,12 +49,18 @@ def test_every_public_name_exists_and_is_documented(module):
             assert value.__doc__, name
 
 
-@pytest.mark.parametrize(
-    "name", ["ntkit.kernels." + n for n in import_module("ntkit.kernels").__all__ if n[0].islower()]
-)
-def test_every_kernel_function_has_an_example(name):
-    module, _, attribute = name.rpartition(".")
-    assert ">>>" in getattr(import_module(module), attribute).__doc__
+ABSTRACT = {"Layer", "Activation"}
+PUBLIC = [
+    (module, name)
+    for module in ("ntkit.kernels", "ntkit.networks", "ntkit.display")
+    for name in import_module(module).__all__
+    if name not in ABSTRACT
+]
+
+
+@pytest.mark.parametrize(("module", "name"), PUBLIC)
+def test_every_public_name_has_an_example(module, name):
+    assert ">>>" in getattr(import_module(module), name).__doc__
 
 
 def test_unknown_name_raises():

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+import time
+
 import mpmath
+import numba
 import numpy as np
 import pytest
+import sklearn
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -197,13 +202,11 @@ class TestArrays:
         np.testing.assert_allclose(ntk(negative, depth=2), self.expected, rtol=1e-14)
 
     def test_csr_of_any_kind_is_left_alone(self):
-        rows, cols = np.array([0, 0, 1]), np.array([1, 1, 0])
-        X = sparse.csr_array((np.array([1.0, 2.0, 1.0]), cols, np.array([0, 2, 3])), shape=(2, 3))
+        X = sparse.csr_array((np.array([1.0, 2.0, 1.0]), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 3))
         assert X.nnz == 3
         K = ntk(X, sparse.csr_matrix(X.toarray()), depth=1)
         assert X.nnz == 3
         np.testing.assert_allclose(K, ntk(X.toarray(), depth=1))
-        assert len(rows) == 3
         tiny = sparse.csr_array(self.X * 1e-310)
         assert np.isfinite(ntk(tiny, depth=1)).all()
 
@@ -281,12 +284,30 @@ def test_user_functions_are_called_once(rng):
     assert calls == [50]
 
 
-def test_walk_on_threads_respects_the_working_memory():
-    import sklearn
+class CountingNetwork(Network):
+    """The walk, with the largest number of tiles ever in work at once."""
 
+    lock, now, most = threading.Lock(), 0, 0
+
+    def fill(self, a, b, outs):
+        with self.lock:
+            CountingNetwork.now += 1
+            CountingNetwork.most = max(self.most, self.now)
+        time.sleep(0.02)
+        super().fill(a, b, outs)
+        with self.lock:
+            CountingNetwork.now -= 1
+
+
+@pytest.mark.parametrize(("megabytes", "threads"), [(1, 1), (1000, 4)])
+def test_threads_share_the_working_memory(megabytes, threads, monkeypatch):
+    # A pair of 12 × 12 images takes 2 MB of scratch: a budget of 1 MiB leaves one thread.
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 4)
+    monkeypatch.setattr(CountingNetwork, "most", 0)
     net = nn.Sequential(nn.Conv(3), nn.Erf(), nn.GlobalAvgPool(), nn.Dense())
-    X = np.random.default_rng(0).standard_normal((3, 12, 12, 1))
-    kernel = Network(net)
-    with sklearn.config_context(working_memory=1):
+    X = np.random.default_rng(0).standard_normal((4, 12, 12, 1))
+    kernel = CountingNetwork(net)
+    with sklearn.config_context(working_memory=megabytes):
         (K,) = gram_of(kernel, kernel.prepare(X), None)
+    assert CountingNetwork.most == threads
     np.testing.assert_allclose(K, network_kernel(net, X))

@@ -45,7 +45,11 @@ class Kernel(ABC):
     ndims: ClassVar[Sequence[int]] = (2,)
     sparse: ClassVar[bool] = False
     symmetric: ClassVar[bool] = True  # whether K(x, y) = K(y, x) may be relied on
-    calls_back: bool = False  # whether a user's function gets the rows or products, in the library they came in
+
+    @property
+    def calls_back(self) -> bool:
+        """Whether a user's function gets the rows or their products, which then stay in the library they came in."""
+        return False
 
     @property
     def n_outputs(self) -> int:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
 
-import numpy as np
-
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._validation import check_int, message
@@ -90,6 +88,7 @@ def row_blocks(
 
     Examples
     --------
+    >>> import numpy as np
     >>> X = np.eye(3)
     >>> for rows, K in row_blocks("gaussian", X, batch_size=2, lengthscale=1.0):
     ...     print(rows.start, rows.stop, K.shape)
@@ -161,7 +160,11 @@ class FunctionKernel(Kernel):
     ndims: ClassVar[Sequence[int]] = (2, 4)
     sparse: ClassVar[bool] = True
     symmetric: ClassVar[bool] = False
-    calls_back: bool = True
+
+    @property
+    def calls_back(self) -> bool:
+        """Always."""
+        return True
 
     def prepare(self, X: Array) -> Rows:
         """Nothing to prepare."""
@@ -169,17 +172,18 @@ class FunctionKernel(Kernel):
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """Call the function on the tile's rows."""
-        K = self.function(a.data, b.data, **dict(self.params))
-        check_returned(K, (len(a), len(b)), "The kernel function")
-        assign(outs[0], K)
+        assign(outs[0], self._call(a, b))
 
     def diagonal(self, a: Rows) -> tuple[Array, ...]:
         """Call the function on single rows: all that is known of it."""
-        params = dict(self.params)
-        rows = [a[i : i + 1].data for i in range(len(a))]
-        single = [self.function(x, x, **params) for x in rows]
-        xp = np if _array.is_sparse(a.data) else _array.namespace(a.data)
-        return (xp.concat([K[:, 0] for K in single]),)
+        rows = [a[i : i + 1] for i in range(len(a))]
+        single = [self._call(row, row)[:, 0] for row in rows]
+        return (_array.namespace(*single).concat(single),)
+
+    def _call(self, a: Rows, b: Rows) -> Array:
+        K = self.function(a.data, b.data, **dict(self.params))
+        check_returned(K, (len(a), len(b)), "The kernel function")
+        return K
 
     def tile_shape(self, a: Rows, b: Rows) -> tuple[int, int]:
         """One call for everything asked for: the function may not be cheap to call."""

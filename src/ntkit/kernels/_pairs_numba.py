@@ -78,13 +78,12 @@ def segment(
         a, b = pairs[p]
         for dj in range(-reach[1], reach[1] + 1):
             stride = w - abs(dj) + pad_w
-            for k in range(channels):
-                _cut(X[a, k], max(0, -dj), w - abs(dj), stride, x_cut[k])
-                _cut(Y[b, k], max(0, dj), w - abs(dj), stride, y_cut[k])
-            for k in range(x_stats.shape[1]):
-                for s in range(2):
-                    _cut(x_stats[a, k, s], max(0, -dj), w - abs(dj), stride, x_sd[k, s])
-                    _cut(y_stats[b, k, s], max(0, dj), w - abs(dj), stride, y_sd[k, s])
+            if from_images:
+                _cut_all(X[a], max(0, -dj), stride, pad_w, x_cut)
+                _cut_all(Y[b], max(0, dj), stride, pad_w, y_cut)
+            for s in range(2):
+                _cut_all(x_stats[a, :, s], max(0, -dj), stride, pad_w, x_sd[:, s])
+                _cut_all(y_stats[b, :, s], max(0, dj), stride, pad_w, y_sd[:, s])
             for di in range(-reach[0], reach[0] + 1):
                 x_off, y_off = max(0, -di) * stride, max(0, di) * stride
                 n = (h - abs(di)) * stride
@@ -202,12 +201,14 @@ def _inner_products(x, y, x_off, y_off, out):
 
 
 @compiled
-def _cut(image, first, width, stride, out):
-    """Columns first … first + width of an image, rows `stride` apart, zeros between."""
-    for i in range(image.shape[0]):
-        for j in range(width):
-            out[i * stride + j] = image[i, first + j]
-        out[i * stride + width : (i + 1) * stride] = 0.0
+def _cut_all(planes, first, stride, pad, out):
+    """Columns of images from `first` on, rows `stride` apart, the last `pad` of each stride zeros."""
+    width = stride - pad
+    for k in range(len(planes)):
+        for i in range(planes.shape[1]):
+            for j in range(width):
+                out[k, i * stride + j] = planes[k, i, first + j]
+            out[k, i * stride + width : (i + 1) * stride] = 0.0
 
 
 @compiled

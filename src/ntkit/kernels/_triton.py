@@ -163,6 +163,42 @@ def _chain(
 
 
 @triton.jit
+def _slide(field, k, step, at, at2, size, q, before, WANT_NTK: tl.constexpr, BLOCK: tl.constexpr):
+    """Sums of both fields over a window along one axis, where the pixels of a pair stand `at` and `at2`."""
+    sigma = tl.zeros((BLOCK,), tl.float64)
+    theta = tl.zeros((BLOCK,), tl.float64)
+    for tap in range(q):
+        shift = tap - before
+        both = (at + shift >= 0) & (at + shift < size) & (at2 + shift >= 0) & (at2 + shift < size)
+        sigma += tl.load(field + k + shift * step, mask=both, other=0.0)
+        if WANT_NTK:
+            theta += tl.load(field + BLOCK + k + shift * step, mask=both, other=0.0)
+    return sigma, theta
+
+
+@triton.jit
+def _put(field, k, sigma, theta, WANT_NTK: tl.constexpr, BLOCK: tl.constexpr):
+    """Show both fields to the other threads of the program."""
+    tl.store(field + k, sigma)
+    if WANT_NTK:
+        tl.store(field + BLOCK + k, theta)
+    tl.debug_barrier()
+
+
+@triton.jit
+def _activate(sigma, theta, x_stats, y_stats, pixels, gain, mix, inside, constants):
+    """Σ → s · gain · (w t + (1 − w) κ₁(t)), Θ → Θ · gain · (w + (1 − w) κ₀(t)), t = Σ/s, s = sd(x) sd(y)."""
+    inverse = tl.load(x_stats + pixels, mask=inside, other=0.0) * tl.load(y_stats + pixels, mask=inside, other=0.0)
+    scale = tl.load(x_stats, mask=inside, other=0.0) * tl.load(y_stats, mask=inside, other=0.0)
+    t = sigma * inverse
+    gap = 1.0 - tl.abs(t)
+    gap = tl.where(gap > tl.load(constants + _N_EVEN + _N_ODD + 2), gap, 0.0)
+    k0, k1, _ = _arc_cosine_pair(gap, t < 0.0, constants)
+    sigma = gain * scale * (mix * t + (1.0 - mix) * k1)
+    return sigma, tl.where(scale > 0.0, theta * gain * (mix + (1.0 - mix) * k0), 0.0)
+
+
+@triton.jit
 def _segment(
     pairs, X, Y, nngp_in, ntk_in, x_stats, y_stats, ops, factors, constants, scratch, nngp_out, ntk_out,
     work, channels, n_ops, n_activations, H, W,
@@ -173,7 +209,8 @@ def _segment(
     pixels = H * W
     k = tl.arange(0, BLOCK)
     i, j = k // W, k % W
-    field = scratch + program * 4 * BLOCK
+    before = scratch + program * 4 * BLOCK  # Σ and Θ before a filter
+    between = before + 2 * BLOCK  # and between its sums over rows and over columns
     for item in range(program, work, tl.num_programs(0)):
         p, displacement = item // N_DISPLACEMENTS, item % N_DISPLACEMENTS
         a, b = tl.load(pairs + 2 * p), tl.load(pairs + 2 * p + 1)
@@ -198,48 +235,20 @@ def _segment(
             code = ops + op * 10
             factor = tl.load(factors + 2 * op)
             if tl.load(code) == _CONV:
-                if WANT_NTK:
-                    theta += tl.load(code + 7).to(tl.float64) * sigma
-                    tl.store(field + BLOCK + k, theta)
-                tl.store(field + k, sigma)
-                tl.debug_barrier()
-                sigma = tl.zeros((BLOCK,), tl.float64)
-                theta = tl.zeros((BLOCK,), tl.float64)
-                for row in range(tl.load(code + 1)):
-                    up = row - tl.load(code + 3)
-                    rows = (i + up >= 0) & (i + up < h) & (i2 + up >= 0) & (i2 + up < h)
-                    sigma += tl.load(field + k + up * W, mask=rows, other=0.0)
-                    if WANT_NTK:
-                        theta += tl.load(field + BLOCK + k + up * W, mask=rows, other=0.0)
-                tl.store(field + 2 * BLOCK + k, sigma)
-                if WANT_NTK:
-                    tl.store(field + 3 * BLOCK + k, theta)
-                tl.debug_barrier()
-                sigma = tl.zeros((BLOCK,), tl.float64)
-                theta = tl.zeros((BLOCK,), tl.float64)
-                for column in range(tl.load(code + 2)):
-                    left = column - tl.load(code + 4)
-                    columns = (j + left >= 0) & (j + left < w) & (j2 + left >= 0) & (j2 + left < w)
-                    sigma += tl.load(field + 2 * BLOCK + k + left, mask=columns, other=0.0)
-                    if WANT_NTK:
-                        theta += tl.load(field + 3 * BLOCK + k + left, mask=columns, other=0.0)
+                theta += tl.load(code + 7).to(tl.float64) * sigma
+                _put(before, k, sigma, theta, WANT_NTK, BLOCK)
+                sigma, theta = _slide(before, k, W, i, i2, h, tl.load(code + 1), tl.load(code + 3), WANT_NTK, BLOCK)
+                _put(between, k, sigma, theta, WANT_NTK, BLOCK)
+                sigma, theta = _slide(between, k, 1, j, j2, w, tl.load(code + 2), tl.load(code + 4), WANT_NTK, BLOCK)
                 h, w = tl.load(code + 8).to(tl.int32), tl.load(code + 9).to(tl.int32)
                 inside = (i < h) & (i2 < h) & (j < w) & (j2 < w) & (k < pixels)
                 sigma = tl.where(inside, sigma * factor, 0.0)
                 theta = tl.where(inside, theta * factor, 0.0)
             else:
-                mix = tl.load(factors + 2 * op + 1)
                 x_at = x_stats + ((a * n_activations + activation) * 2) * pixels + k
                 y_at = y_stats + ((b * n_activations + activation) * 2) * pixels + k2
-                inverse = tl.load(x_at + pixels, mask=inside, other=0.0)
-                inverse *= tl.load(y_at + pixels, mask=inside, other=0.0)
-                scale = tl.load(x_at, mask=inside, other=0.0) * tl.load(y_at, mask=inside, other=0.0)
-                t = sigma * inverse
-                gap = 1.0 - tl.abs(t)
-                gap = tl.where(gap > tl.load(constants + _N_EVEN + _N_ODD + 2), gap, 0.0)
-                k0, k1, _ = _arc_cosine_pair(gap, t < 0.0, constants)
-                sigma = factor * scale * (mix * t + (1.0 - mix) * k1)
-                theta = tl.where(scale > 0.0, theta * factor * (mix + (1.0 - mix) * k0), 0.0)
+                mix = tl.load(factors + 2 * op + 1)
+                sigma, theta = _activate(sigma, theta, x_at, y_at, pixels, factor, mix, inside, constants)
                 activation += 1
         if SUMS:
             tl.store(nngp_out + item, tl.sum(sigma, 0))

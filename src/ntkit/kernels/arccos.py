@@ -160,6 +160,7 @@ def arc_cosine_taylor(order: int, degree: int) -> np.ndarray:
 
     Examples
     --------
+    >>> import math
     >>> arc_cosine_taylor(0, 3) * math.pi
     array([1.57079633, 1.        , 0.        , 0.16666667])
     """
@@ -191,6 +192,7 @@ def relu_ntk_taylor(depth: int, degree: int, *, kind: str = "ntk") -> np.ndarray
 
     Examples
     --------
+    >>> import math
     >>> relu_ntk_taylor(1, 2) * math.pi
     array([1.        , 3.14159265, 1.5       ])
     """

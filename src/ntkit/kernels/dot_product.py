@@ -113,6 +113,7 @@ def dot_product(X: Any, Y: Any = None, *, function: Function) -> Array:
 
     Examples
     --------
+    >>> import numpy as np
     >>> dot_product([[1.0, 2.0]], [[3.0, 0.0]], function=[1.0, 0.0, 2.0])
     array([[19.]])
     >>> dot_product([[1.0, 2.0]], [[3.0, 0.0]], function=np.cosh)
@@ -121,36 +122,39 @@ def dot_product(X: Any, Y: Any = None, *, function: Function) -> Array:
     return evaluate(DotProduct(function), X, Y)[0]
 
 
-class InnerProductKernel(Kernel):
-    """Kernel of the form f(⟨x, y⟩, ‖x‖, ‖y‖)."""
+class VectorKernel(Kernel):
+    """Kernel of rows that needs no work ahead of its tiles."""
 
     sparse: ClassVar[bool] = True
 
     def prepare(self, X: Array) -> Rows:
-        """Norms of the rows."""
-        return Rows(X, (row_norms(X),))
+        """Nothing to prepare."""
+        return Rows(X)
+
+    def bytes_per_pair(self, a: Rows) -> int:
+        """The inner product; a handful of float64 temporaries on a device."""
+        return 8 if on_host(a.data) else 64
+
+
+class InnerProductKernel(VectorKernel):
+    """Kernel κ(⟨x, y⟩)."""
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """Inner products by BLAS in float64, then the function."""
-        values = self.apply(inner_products(a.data, b.data), a.stats[0], b.stats[0])
-        assign(outs[0], values)
+        assign(outs[0], self.apply(inner_products(a.data, b.data)))
 
     def diagonal(self, a: Rows) -> tuple[Array, ...]:
-        """f(‖x‖²), for functions of the inner product alone."""
-        norms = a.stats[0]
-        return (self.apply((norms * norms)[:, None], norms, norms)[:, 0],)
+        """The function of ‖x‖²."""
+        norms = row_norms(a.data)
+        return (self.apply((norms * norms)[:, None])[:, 0],)
 
     @abstractmethod
-    def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
-        """F of a tile of inner products (may be overwritten)."""
-
-    def bytes_per_pair(self, a: Rows) -> int:
-        """A handful of float64 temporaries on the device."""
-        return 8 if _array.is_numpy(a.data) else 64
+    def apply(self, inner: Array) -> Array:
+        """The function of a tile of inner products."""
 
 
 @dataclass(frozen=True)
-class Gaussian(InnerProductKernel):
+class Gaussian(VectorKernel):
     """Parameters of :func:`gaussian`."""
 
     lengthscale: float = 1.0
@@ -160,23 +164,18 @@ class Gaussian(InnerProductKernel):
         check_real(self.lengthscale, "lengthscale", self.owner, minimum=0, strict=True)
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """Distances from a row of the tile, not from the origin: data far from it would lose digits."""
+        """exp(−(‖x‖² + ‖y‖² − 2⟨x, y⟩)/2), rows divided by ℓ.
+
+        Dense rows are taken relative to a row of the tile: far from the origin the squares would cancel.
+        """
         if _array.is_sparse(a.data):
             x, y = (Z.astype(np.float64) / self.lengthscale for Z in (a.data, b.data))
         else:
             origin = _array.widen(b.data[:1, :])
             x, y = ((_array.widen(Z) - origin) / self.lengthscale for Z in (a.data, b.data))
-        assign(outs[0], self.apply(inner_products(x, y), row_norms(x), row_norms(y)))
-
-    def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
-        """exp(−(‖x‖² + ‖y‖² − 2⟨x, y⟩)/2) of rows already divided by ℓ."""
-        xp = _array.namespace(inner)
-        squares = (x_norms * x_norms)[:, None] + (y_norms * y_norms)[None, :] - 2 * inner
-        return xp.exp(xp.clip(squares, 0, None) * -0.5)
-
-    def prepare(self, X: Array) -> Rows:
-        """Nothing: norms are taken from a row of each tile."""
-        return Rows(X)
+        xp = _array.namespace(outs[0])
+        squares = (row_norms(x) ** 2)[:, None] + (row_norms(y) ** 2)[None, :] - 2 * inner_products(x, y)
+        assign(outs[0], xp.exp(xp.clip(squares, 0, None) * -0.5))
 
     def diagonal(self, a: Rows) -> tuple[Array, ...]:
         """Ones."""
@@ -199,9 +198,8 @@ class Polynomial(InnerProductKernel):
         check_real(self.coef0, "coef0", self.owner, minimum=0)
         check_real(self.gamma, "gamma", self.owner, minimum=0, strict=True)
 
-    def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
+    def apply(self, inner: Array) -> Array:
         """(γ t + c)^p."""
-        del x_norms, y_norms
         return (self.gamma * inner + self.coef0) ** int(self.degree)
 
 
@@ -215,9 +213,8 @@ class Exponential(InnerProductKernel):
     def __post_init__(self) -> None:
         check_real(self.lengthscale, "lengthscale", self.owner, minimum=0, strict=True)
 
-    def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
+    def apply(self, inner: Array) -> Array:
         """exp(t / ℓ²)."""
-        del x_norms, y_norms
         return _array.namespace(inner).exp(inner / self.lengthscale / self.lengthscale)
 
 
@@ -226,12 +223,15 @@ class DotProduct(InnerProductKernel):
     """Parameters of :func:`dot_product`."""
 
     function: Function
-    calls_back: bool = False
     owner: ClassVar[str] = "dot_product"
+
+    @property
+    def calls_back(self) -> bool:
+        """True for a function, false for coefficients."""
+        return callable(self.function)
 
     def __post_init__(self) -> None:
         if callable(self.function) and not isinstance(self.function, type):
-            object.__setattr__(self, "calls_back", True)
             return
         try:
             coefficients = np.asarray(self.function, dtype=np.float64)
@@ -242,9 +242,8 @@ class DotProduct(InnerProductKernel):
             raise ValueError(message(self.owner, "function", rule, self.function))
         object.__setattr__(self, "function", coefficients)
 
-    def apply(self, inner: Array, x_norms: Array, y_norms: Array) -> Array:
+    def apply(self, inner: Array) -> Array:
         """κ(t), by Horner's rule from coefficients."""
-        del x_norms, y_norms
         if callable(self.function):
             values = self.function(inner)
             check_returned(values, tuple(inner.shape), "The 'function' parameter of dot_product")

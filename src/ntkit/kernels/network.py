@@ -32,7 +32,16 @@ _KINDS = {"ntk": ("ntk",), "nngp": ("nngp",), "both": ("nngp", "ntk")}
 
 
 class NetworkKernels(NamedTuple):
-    """Both kernels of a network."""
+    """Both kernels of a network, as :func:`network_kernel` gives them for ``kind="both"``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import networks as nn
+    >>> nngp, ntk = network_kernel(nn.fully_connected(2), np.eye(1), kind="both")
+    >>> float(nngp[0, 0]), float(ntk[0, 0])
+    (1.0, 3.0)
+    """
 
     nngp: Array
     ntk: Array
@@ -127,6 +136,7 @@ def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: 
 
     Examples
     --------
+    >>> import numpy as np
     >>> image = np.ones((1, 1, 1, 3))
     >>> cntk(image, depth=3, kernel_size=1)
     array([[6.]])
@@ -165,6 +175,7 @@ def network_kernel(
 
     Examples
     --------
+    >>> import numpy as np
     >>> from ntkit import networks as nn
     >>> net = nn.Sequential(nn.Dense(), nn.Erf(), nn.Dense())
     >>> network_kernel(net, np.eye(2), kind="nngp")
