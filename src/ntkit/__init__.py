@@ -11,15 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ntkit import display, kernels, networks
+    from ntkit import display, kernels, networks, sketches
     from ntkit.kernels import network_kernel
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("display", "kernels", "networks")
+_SUBMODULES = ("display", "kernels", "networks", "sketches")
 _NAMES = {"network_kernel": "ntkit.kernels"}
 
-__all__ = ["__version__", "display", "kernels", "network_kernel", "networks"]
+__all__ = ["__version__", "display", "kernels", "network_kernel", "networks", "sketches"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,350 @@
+"""Distributions, operators, their compositions and direct sums; which interpreter runs a program."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from functools import cached_property
+from itertools import accumulate
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._batching import row_batches
+from ntkit._random import RandomState
+from ntkit._validation import check_int, message
+from ntkit.sketches._program import Program
+
+_LARGEST_MATRIX = 2**24  # entries that `matrix` will write out
+
+
+class Distribution(ABC):
+    """Law of a random linear map: sizes and structure, no draws."""
+
+    n_components: int
+
+    @abstractmethod
+    def sample(self, rng: RandomState = None) -> Operator:
+        """Draw an operator.
+
+        Parameters
+        ----------
+        rng : None, int, numpy Generator, RandomState or SeedSequence
+            Equal seeds give equal operators.
+        """
+
+
+class Operator(ABC):
+    """A drawn linear map from ℝ^{d₁} ⊗ … ⊗ ℝ^{d_p} to ℝ^m.
+
+    Attributes
+    ----------
+    factors : tuple of int
+        d₁, …, d_p.
+    n_components : int
+        m.
+    """
+
+    factors: tuple[int, ...]
+    n_components: int
+
+    @property
+    def degree(self) -> int:
+        """Number p of tensor factors."""
+        return len(self.factors)
+
+    @abstractmethod
+    def apply(self, *X: Array) -> Array:
+        """Map the tensor product of the rows of p arrays, or the p-th tensor power of the rows of one.
+
+        Parameters
+        ----------
+        *X : arrays of shape (…, d_i)
+            p arrays with equal leading axes, or one that stands for all p factors. NumPy arrays and torch tensors
+            of any device; SciPy sparse rows. NaN and infinities pass through, as in a matrix product.
+
+        Returns
+        -------
+        array of shape (…, n_components)
+            In the library, on the device and in the dtype of X (float64 for whole numbers).
+        """
+
+    def matrix(self) -> np.ndarray:
+        """Explicit matrix of shape (n_components, d₁⋯d_p), in the order of ``numpy.kron``; for small sizes."""
+        size = prod(self.factors)
+        if size * self.n_components > _LARGEST_MATRIX:
+            raise ValueError(
+                f"{type(self).__name__}.matrix() would have {self.n_components} × {size} entries, more than "
+                f"{_LARGEST_MATRIX}. Use apply(), which never forms it."
+            )
+        index = np.unravel_index(np.arange(size), self.factors)
+        return self.apply(*(np.eye(d)[i] for d, i in zip(self.factors, index, strict=True))).T
+
+    def __matmul__(self, other: object) -> Operator:
+        if not isinstance(other, Operator):
+            return NotImplemented
+        return Composition(self, other)
+
+    def __repr__(self) -> str:
+        sizes = " × ".join(str(d) for d in self.factors)
+        return f"{type(self).__name__}({sizes} → {self.n_components})"
+
+
+class ProgramOperator(Operator):
+    """An operator made of the steps of :mod:`ntkit.sketches._program`."""
+
+    @abstractmethod
+    def emit(self, program: Program, *values: int) -> int:
+        """Append this map of the tensor product of `values` to a program; return the number of its value."""
+
+    def apply(self, *X: Array) -> Array:
+        """Map rows; see :meth:`Operator.apply`."""
+        X = check_rows(X, self.factors, f"{type(self).__name__}.apply")
+        return execute(self._power if len(X) == 1 else self._tensor, X)
+
+    def program(self, **load: Any) -> Program:
+        """The map of x ⊗ … ⊗ x, `load` as in :meth:`Program.load`."""
+        program = Program((self.factors[0] - ("constant" in load),))
+        program.output(self.emit(program, *[program.load(0, **load)] * self.degree))
+        return program
+
+    def of_vectors(self, *vectors: np.ndarray) -> np.ndarray:
+        """The map of one tensor product of float64 vectors, without compiled code."""
+        from ntkit.sketches import _agnostic
+
+        return _agnostic.execute(self._tensor, [vector[None] for vector in vectors])[0][0]
+
+    @cached_property
+    def _power(self) -> Program:
+        return self.program()
+
+    @cached_property
+    def _tensor(self) -> Program:
+        program = Program(self.factors)
+        program.output(self.emit(program, *(program.load(k) for k in range(self.degree))))
+        return program
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if not isinstance(value, Program | dict)}
+
+
+class DegreesOperator(ProgramOperator):
+    """An operator on x ⊗ … ⊗ x that also gives lower degrees."""
+
+    lowest: ClassVar[int]
+    """The lowest of them."""
+
+    @abstractmethod
+    def emit_degrees(self, program: Program, value: int, degrees: Sequence[int]) -> list[int]:
+        """Append the sketches of several degrees to a program; return the numbers of their values."""
+
+    def apply_degrees(self, X: Array, degrees: Sequence[int] | None = None) -> Array:
+        """Sketch several degrees j ≤ p at once; inner products of the results for j approximate ⟨x, y⟩^j.
+
+        Parameters
+        ----------
+        X : array of shape (…, d)
+        degrees : sequence of int, optional
+            The j wanted; by default all, from 0 (1 for a PowerSketch) to p.
+
+        Returns
+        -------
+        array of shape (…, len(degrees), n_components)
+        """
+        owner = f"{type(self).__name__}.apply_degrees"
+        allowed = range(self.lowest, self.degree + 1)
+        chosen = tuple(allowed) if degrees is None else tuple(degrees)
+        if not chosen or any(j not in allowed for j in chosen):
+            rule = f"one or more ints from {allowed[0]} to {allowed[-1]}"
+            raise ValueError(message(owner, "degrees", rule, degrees))
+        (X,) = check_rows((X,), self.factors[:1], owner)
+        if chosen not in self._programs:
+            program = Program(self.factors[:1])
+            for value in self.emit_degrees(program, program.load(), chosen):
+                program.output(value)
+            self._programs[chosen] = program
+        out = execute(self._programs[chosen], (X,))
+        return _array.namespace(out).reshape(out, (*out.shape[:-1], len(chosen), self.n_components))
+
+    @cached_property
+    def _programs(self) -> dict[tuple[int, ...], Program]:
+        return {}
+
+
+class Composition(ProgramOperator):
+    """The operator x ↦ outer(inner(x)), written ``outer @ inner``; fused into one pass where both allow it."""
+
+    def __init__(self, outer: Operator, inner: Operator):
+        if outer.factors != (inner.n_components,):
+            raise ValueError(
+                f"outer @ inner needs an outer operator on the {inner.n_components} components of the inner one. "
+                f"Got {outer!r} and {inner!r}."
+            )
+        self.outer, self.inner = outer, inner
+        self.factors, self.n_components = inner.factors, outer.n_components
+
+    def emit(self, program: Program, *values: int) -> int:
+        """Append inner, then outer."""
+        assert isinstance(self.outer, ProgramOperator)
+        assert isinstance(self.inner, ProgramOperator)
+        return self.outer.emit(program, self.inner.emit(program, *values))
+
+    def apply(self, *X: Array) -> Array:
+        """Map rows; see :meth:`Operator.apply`."""
+        if isinstance(self.outer, ProgramOperator) and isinstance(self.inner, ProgramOperator):
+            return super().apply(*X)
+        return self.outer.apply(self.inner.apply(*X))
+
+
+class DirectSum(ProgramOperator):
+    """The block-diagonal operator x₁ ⊕ x₂ ⊕ … ↦ A₁x₁ ⊕ A₂x₂ ⊕ …; made by :func:`direct_sum`."""
+
+    def __init__(self, *operators: Operator):
+        self.operators = operators
+        self.factors = (sum(operator.factors[0] for operator in operators),)
+        self.n_components = sum(operator.n_components for operator in operators)
+
+    def emit(self, program: Program, *values: int) -> int:
+        """Append slices, the operators and a concatenation."""
+        (value,) = values
+        starts = accumulate((operator.factors[0] for operator in self.operators), initial=0)
+        parts = []
+        for operator, start in zip(self.operators, starts, strict=False):
+            assert isinstance(operator, ProgramOperator)
+            parts.append(operator.emit(program, program.slice(value, start, operator.factors[0])))
+        return program.concatenate(parts)
+
+
+def direct_sum(*operators: Operator) -> Operator:
+    """Block-diagonal operator: each one acts on its own slice of the features.
+
+    Parameters
+    ----------
+    *operators : operators of degree 1
+
+    Returns
+    -------
+    Operator
+        On d₁ + d₂ + … features, with m₁ + m₂ + … components.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit.sketches import CountSketch, SRHT, direct_sum
+    >>> both = direct_sum(SRHT(4, 2).sample(0), CountSketch(3, 2).sample(1))
+    >>> both
+    DirectSum(7 → 4)
+    >>> both.matrix()[:2, 4:]
+    array([[0., 0., 0.],
+           [0., 0., 0.]])
+    """
+    for operator in operators:
+        if not isinstance(operator, ProgramOperator) or operator.degree != 1:
+            rule = "operators on vectors (of degree 1), such as SRHT(…).sample(rng)"
+            raise TypeError(message("direct_sum", "operators", rule, operator))
+    if not operators:
+        raise ValueError(message("direct_sum", "operators", "at least one operator", operators))
+    return DirectSum(*operators)
+
+
+def check_rows(X: Sequence[Any], factors: Sequence[int | None], owner: str) -> tuple[Array, ...]:
+    """Return the inputs as real arrays whose last axes fit the factors: one per factor, or one for all."""
+    if len(X) not in (1, len(factors)):
+        wanted = "one array" if len(factors) == 1 else f"one array or {len(factors)}, one for each factor"
+        raise TypeError(f"{owner} takes {wanted}. Got {len(X)}.")
+    if len(X) == 1 and len(set(factors)) > 1:
+        raise TypeError(f"{owner} needs {len(factors)} arrays: its factors have different sizes {tuple(factors)}.")
+    arrays = tuple(_real_rows(x, d, owner) for x, d in zip(X, factors, strict=False))
+    first = arrays[0]
+    for x in arrays[1:]:
+        if _array.is_sparse(x) != _array.is_sparse(first) or _array.is_torch(x) != _array.is_torch(first):
+            raise TypeError(f"All inputs of {owner} must come from one library. Got {type(first)} and {type(x)}.")
+        if not _array.is_sparse(x) and _array.device(x) != _array.device(first):
+            places = f"{_array.device(first)} and {_array.device(x)}"
+            raise ValueError(f"All inputs of {owner} must be on one device. Got {places}; move one with .to(device).")
+        if x.shape[:-1] != first.shape[:-1]:
+            shapes = f"{tuple(first.shape)} and {tuple(x.shape)}"
+            raise ValueError(f"All inputs of {owner} must have equal leading axes. Got shapes {shapes}.")
+    return arrays
+
+
+def _real_rows(x: Any, n_features: int | None, owner: str) -> Array:
+    if not _array.is_sparse(x) and not _array.is_array(x):
+        x = np.asarray(x)
+    sparse_or_numpy = _array.is_sparse(x) or _array.is_numpy(x)
+    real = x.dtype.kind in "biuf" if sparse_or_numpy else _array.namespace(x).isdtype(
+        x.dtype, ("bool", "integral", "real floating")
+    )  # fmt: skip
+    if not real:
+        raise TypeError(message(owner, "X", "an array of real numbers", x))
+    rule = "an array with at least one feature" if n_features is None else f"an array with {n_features} features"
+    if x.ndim == 0 or x.shape[-1] == 0 or n_features not in (None, x.shape[-1]):
+        raise ValueError(message(owner, "X", f"{rule} on its last axis", x))
+    return x
+
+
+def execute(program: Program, inputs: Sequence[Array]) -> Array:
+    """Run a program on arrays of shape (…, d_i); return the outputs side by side, (…, n_outputs)."""
+    first = inputs[0]
+    if _array.is_sparse(first):
+        rows = [x.tocsr() for x in inputs]
+        dtype = np.result_type(*(x.dtype for x in rows))
+        dtype = dtype if dtype in (np.float32, np.float64) else np.dtype(np.float64)
+        return _on_host(program, rows, dtype, sparse=True)
+    xp: Any = _array.namespace(*inputs)
+    leading = tuple(first.shape[:-1])
+    flat = [xp.reshape(x, (-1, x.shape[-1])) for x in inputs]
+    dtype = _array.result_dtype(*inputs)
+    return xp.reshape(_execute_rows(program, flat, dtype), (*leading, program.n_outputs))
+
+
+def _execute_rows(program: Program, inputs: list[Array], dtype: Any) -> Array:
+    first = inputs[0]
+    xp: Any = _array.namespace(first)
+    if not (_array.is_torch(first) and _wants_gradient(inputs)):
+        if _array.has_triton(first):
+            from ntkit.sketches import _triton
+
+            return _triton.execute(program, [x.to(dtype) for x in inputs])
+        if _array.is_numpy(first) or (_array.is_torch(first) and first.device.type == "cpu"):
+            wide = dtype if dtype in (xp.float32, xp.float64) else xp.float32  # halves are computed in float32
+            views = [_array.host_view(x if x.dtype.itemsize >= 4 else xp.astype(x, wide)) for x in inputs]
+            out = _on_host(program, views, np.float64 if wide == xp.float64 else np.float32, sparse=False)
+            return xp.astype(_array.like(out, first), dtype, copy=False)
+    from ntkit.sketches import _agnostic
+
+    bytes_per_row = 8 * 4 * max(program.sizes)
+    batches = list(row_batches(first.shape[0], bytes_per_row, like=first)) or [slice(0, 0)]
+    parts = [
+        xp.concat(_agnostic.execute(program, [xp.astype(x[b, :], dtype) for x in inputs]), axis=-1) for b in batches
+    ]
+    return xp.concat(parts, axis=0) if parts else xp.zeros((0, program.n_outputs), dtype=dtype)
+
+
+def _wants_gradient(inputs: Sequence[Any]) -> bool:
+    import torch
+
+    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+
+
+def _on_host(program: Program, inputs: list[Any], dtype: Any, *, sparse: bool) -> np.ndarray:
+    from ntkit.sketches import _numba
+
+    key = (np.dtype(dtype), sparse)
+    if key not in program.cache:
+        program.cache[key] = _numba.translate(program, dtype, sparse=sparse)
+    out = _numba.empty(inputs[0].shape[0], program.n_outputs, dtype)
+    _numba.execute(program, program.cache[key], inputs, out, sparse=sparse)
+    return out
+
+
+def check_factors(n_features: Any, degree: int, owner: str) -> tuple[int, ...]:
+    """Sizes of the `degree` factors from an int for all or a sequence of one each."""
+    sizes = n_features if isinstance(n_features, tuple | list) else (n_features,) * degree
+    if len(sizes) != degree:
+        rule = f"an int ≥ 1 or {degree} of them (the degree)"
+        raise ValueError(message(owner, "n_features", rule, n_features))
+    return tuple(check_int(size, "n_features", owner, minimum=1) for size in sizes)

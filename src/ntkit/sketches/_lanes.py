@@ -1,0 +1,277 @@
+"""Vectors of W rows for numba: one cache line holds one coordinate of W consecutive rows (16 float32, 8 float64).
+
+In this layout a butterfly of the Hadamard transform is one addition and one subtraction of whole vectors at any
+stride, and a gather of arbitrary coordinates reads whole cache lines: no shuffles, no scalar loads. Only the way in
+and out transposes, in tiles of W × W. Scratch memory is an array of shape (vectors, W), 64-byte aligned.
+
+The intrinsics spell out vector instructions of LLVM: left to itself, its vectorizer cannot prove that the strided
+reads and writes of one butterfly do not overlap.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+LINE = 64  # bytes of a vector
+compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+_INDEX = ir.IntType(32)
+
+
+def lanes(dtype: Any) -> int:
+    """Rows per vector."""
+    return LINE // np.dtype(dtype).itemsize
+
+
+def aligned(n_vectors: int, dtype: Any) -> np.ndarray:
+    """Uninitialized scratch of shape (n_vectors, W) that starts on a cache line."""
+    width = lanes(dtype)
+    raw = np.empty((n_vectors + 1) * width, dtype)
+    start = -raw.ctypes.data % LINE // raw.itemsize
+    return raw[start : start + n_vectors * width].reshape(n_vectors, width)
+
+
+class _Emitter:
+    """Writes vector instructions for one array type."""
+
+    def __init__(self, context, builder, array_type, array):
+        self.builder = builder
+        self.data = context.make_array(array_type)(context, builder, array).data
+        itemsize = array_type.dtype.bitwidth // 8
+        self.width = LINE // itemsize
+        self.vector = ir.VectorType(context.get_data_type(array_type.dtype), self.width)
+        self.align = LINE if array_type.ndim == 2 else itemsize  # scratch is aligned, the caller's rows need not be
+
+    def pointer(self, offset):
+        return self.builder.bitcast(self.builder.gep(self.data, [offset]), self.vector.as_pointer())
+
+    def load(self, offset):
+        value = self.builder.load(self.pointer(offset))
+        value.align = self.align
+        return value
+
+    def store(self, value, offset):
+        self.builder.store(value, self.pointer(offset)).align = self.align
+
+    def at(self, index, stride=None, times=0):
+        """Offset, in numbers, of vector `index` + `times` · `stride`."""
+        if times:
+            index = self.builder.add(index, self.builder.mul(stride, ir.Constant(stride.type, times)))
+        return self.builder.mul(index, ir.Constant(index.type, self.width))
+
+    def splat(self, scalar):
+        """Vector with `scalar` in every lane."""
+        undefined = ir.Constant(self.vector, ir.Undefined)
+        one = self.builder.insert_element(undefined, scalar, ir.Constant(_INDEX, 0))
+        return self.shuffle(one, undefined, [0] * self.width)
+
+    def shuffle(self, a, b, lanes):
+        return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(_INDEX, self.width), lanes))
+
+
+def _butterflies(builder, values):
+    """The Hadamard transform of len(values) vectors."""
+    h = 1
+    while h < len(values):
+        for i in range(len(values)):
+            if not i & h:
+                a, b = values[i], values[i + h]
+                values[i], values[i + h] = builder.fadd(a, b), builder.fsub(a, b)
+        h *= 2
+    return values
+
+
+def _transposed(emitter, values):
+    """W vectors as the rows of a matrix; those of its transpose: blocks of 1, 2, 4, … swap across the diagonal."""
+    width = len(values)
+    s = 1
+    while s < width:
+        upper = [width + j - s if j & s else j for j in range(width)]
+        lower = [width + j if j & s else j + s for j in range(width)]
+        for i in range(width):
+            if not i & s:
+                a, b = values[i], values[i + s]
+                values[i], values[i + s] = emitter.shuffle(a, b, upper), emitter.shuffle(a, b, lower)
+        s *= 2
+    return values
+
+
+@intrinsic(prefer_literal=True)
+def butterflies(typing, scratch, source, target, stride, radix):
+    """Transform the `radix` vectors source, source + stride, … into target, target + stride, …."""
+    count = radix.literal_value
+
+    def emit(context, builder, _, arguments):
+        array, source, target, stride, _ = arguments
+        v = _Emitter(context, builder, scratch, array)
+        values = [v.load(v.at(source, stride, k)) for k in range(count)]
+        for k, value in enumerate(_butterflies(builder, values)):
+            v.store(value, v.at(target, stride, k))
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, types.intp, types.intp, radix), emit
+
+
+@intrinsic(prefer_literal=True)
+def weighted_butterflies(typing, scratch, source, diagonal, first, target, stride, radix):
+    """The same of vectors first multiplied by diagonal[first], diagonal[first + stride], …."""
+    count = radix.literal_value
+
+    def emit(context, builder, _, arguments):
+        array, source, weights, first, target, stride, _ = arguments
+        v = _Emitter(context, builder, scratch, array)
+        weights = context.make_array(diagonal)(context, builder, weights).data
+        values = []
+        for k in range(count):
+            at = builder.add(first, builder.mul(stride, ir.Constant(stride.type, k)))
+            weight = v.splat(builder.load(builder.gep(weights, [at])))
+            values.append(builder.fmul(v.load(v.at(source, stride, k)), weight))
+        for k, value in enumerate(_butterflies(builder, values)):
+            v.store(value, v.at(target, stride, k))
+        return context.get_dummy_value()
+
+    signature = types.void(scratch, types.intp, diagonal, types.intp, types.intp, types.intp, radix)
+    return signature, emit
+
+
+@intrinsic
+def multiply(typing, scratch, target, a, b, weight):
+    """scratch[target] = weight · scratch[a] · scratch[b]."""
+
+    def emit(context, builder, _, arguments):
+        array, target, a, b, weight = arguments
+        v = _Emitter(context, builder, scratch, array)
+        product = builder.fmul(v.load(v.at(a)), v.load(v.at(b)))
+        v.store(builder.fmul(product, v.splat(weight)), v.at(target))
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, types.intp, types.intp, scratch.dtype), emit
+
+
+@intrinsic
+def copy(typing, scratch, target, source, weight):
+    """scratch[target] = weight · scratch[source]."""
+
+    def emit(context, builder, _, arguments):
+        array, target, source, weight = arguments
+        v = _Emitter(context, builder, scratch, array)
+        v.store(builder.fmul(v.load(v.at(source)), v.splat(weight)), v.at(target))
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, types.intp, scratch.dtype), emit
+
+
+@intrinsic
+def accumulate(typing, scratch, target, source, weight):
+    """scratch[target] += weight · scratch[source]."""
+
+    def emit(context, builder, _, arguments):
+        array, target, source, weight = arguments
+        v = _Emitter(context, builder, scratch, array)
+        term = builder.fmul(v.load(v.at(source)), v.splat(weight))
+        v.store(builder.fadd(v.load(v.at(target)), term), v.at(target))
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, types.intp, scratch.dtype), emit
+
+
+@intrinsic
+def load_tile(typing, rows, start, stride, scratch, target, weight):
+    """Transpose W × W numbers of the flat array `rows`, row k from start + k · stride on, into W vectors."""
+
+    def emit(context, builder, _, arguments):
+        source, start, stride, array, target, weight = arguments
+        r = _Emitter(context, builder, rows, source)
+        v = _Emitter(context, builder, scratch, array)
+        offsets = [builder.add(start, builder.mul(stride, ir.Constant(stride.type, k))) for k in range(v.width)]
+        weight = v.splat(weight)
+        values = [builder.fmul(r.load(offset), weight) for offset in offsets]
+        one = ir.Constant(target.type, 1)
+        for k, value in enumerate(_transposed(v, values)):
+            v.store(value, v.at(target, one, k))
+        return context.get_dummy_value()
+
+    return types.void(rows, types.intp, types.intp, scratch, types.intp, scratch.dtype), emit
+
+
+@intrinsic
+def store_tile(typing, scratch, source, rows, start, stride):
+    """Transpose W vectors into W × W numbers of the flat array `rows`, row k from start + k · stride on."""
+
+    def emit(context, builder, _, arguments):
+        array, source, target, start, stride = arguments
+        v = _Emitter(context, builder, scratch, array)
+        one = ir.Constant(source.type, 1)
+        values = [v.load(v.at(source, one, k)) for k in range(v.width)]
+        _store_transposed(v, values, _Emitter(context, builder, rows, target), start, stride)
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, rows, types.intp, types.intp), emit
+
+
+@intrinsic
+def gather_tile(typing, scratch, source, index, first, weights, w, rows, start, stride):
+    """The same of vectors source + index[first + k], each times weights[w + k], without a stop in memory."""
+
+    def emit(context, builder, _, arguments):
+        array, source, chosen, first, factors, w, target, start, stride = arguments
+        v = _Emitter(context, builder, scratch, array)
+        numbers = context.make_array(weights)(context, builder, factors).data
+        values = []
+        for k, place in enumerate(_chosen(context, builder, index, chosen, first, v.width)):
+            weight = builder.load(builder.gep(numbers, [builder.add(w, ir.Constant(w.type, k))]))
+            values.append(builder.fmul(v.load(v.at(builder.add(source, place))), v.splat(weight)))
+        _store_transposed(v, values, _Emitter(context, builder, rows, target), start, stride)
+        return context.get_dummy_value()
+
+    n = types.intp
+    return types.void(scratch, n, index, n, weights, n, rows, n, n), emit
+
+
+@intrinsic
+def multiply_tile(typing, scratch, a, b, index, a_first, b_first, weight, rows, start, stride):
+    """The same of the products weight · (vector a + index[a_first + k]) · (vector b + index[b_first + k])."""
+
+    def emit(context, builder, _, arguments):
+        array, a, b, chosen, a_first, b_first, weight, target, start, stride = arguments
+        v = _Emitter(context, builder, scratch, array)
+        weight = v.splat(weight)
+        a_rows = _chosen(context, builder, index, chosen, a_first, v.width)
+        b_rows = _chosen(context, builder, index, chosen, b_first, v.width)
+        values = []
+        for i, j in zip(a_rows, b_rows, strict=True):
+            product = builder.fmul(v.load(v.at(builder.add(a, i))), v.load(v.at(builder.add(b, j))))
+            values.append(builder.fmul(product, weight))
+        _store_transposed(v, values, _Emitter(context, builder, rows, target), start, stride)
+        return context.get_dummy_value()
+
+    n = types.intp
+    return types.void(scratch, n, n, index, n, n, scratch.dtype, rows, n, n), emit
+
+
+def _chosen(context, builder, array_type, array, first, count):
+    """Entries first, …, first + count − 1 of an integer array."""
+    data = context.make_array(array_type)(context, builder, array).data
+    places = (builder.add(first, ir.Constant(first.type, k)) for k in range(count))
+    return [builder.sext(builder.load(builder.gep(data, [place])), first.type) for place in places]
+
+
+def _store_transposed(emitter, values, rows, start, stride):
+    builder = emitter.builder
+    for k, value in enumerate(_transposed(emitter, values)):
+        rows.store(value, builder.add(start, builder.mul(stride, ir.Constant(stride.type, k))))
+
+
+@intrinsic
+def pointer(typing, address):
+    """An address as a pointer, for ``numba.carray``."""
+
+    def emit(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return types.voidptr(types.intp), emit

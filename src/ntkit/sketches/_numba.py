@@ -1,0 +1,424 @@
+"""Programs on rows in host memory: W rows at a time go through all steps in cache.
+
+:func:`translate` turns a program into numbers (instructions, tables, places in scratch memory), :func:`run` reads
+them. One compiled function serves every sketch, tree and composition; nothing is allocated per row, and a result
+that is only gathered leaves through one tile, without a place of its own.
+
+Numbers per row and vector instructions decide the speed: an addition per butterfly and lane, see
+``docs/design/sketches.md``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import Any
+
+import numba
+import numpy as np
+
+from ntkit._batching import run_on_threads
+from ntkit.sketches._lanes import (
+    accumulate,
+    aligned,
+    butterflies,
+    compiled,
+    copy,
+    gather_tile,
+    lanes,
+    load_tile,
+    multiply,
+    multiply_tile,
+    pointer,
+    store_tile,
+    weighted_butterflies,
+)
+from ntkit.sketches._program import (
+    Concatenate,
+    Constant,
+    Gather,
+    Hadamard,
+    Load,
+    Product,
+    Program,
+    Scatter,
+    Slice,
+    operands,
+    power_of_two,
+)
+
+LOAD, CONSTANT, HADAMARD, GATHER, PRODUCT, SCATTER, SPREAD, COPY, STORE = range(9)
+BLOCK = 256  # vectors whose transform stays in the first-level cache (16 KiB)
+CHUNK = 2**21  # bytes of input and output that a thread takes at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Translation:
+    """A program as arrays. A row of `code` is (operation, target, a, b, size, floats, ints, more ints, column)."""
+
+    code: np.ndarray
+    floats: np.ndarray
+    ints: np.ndarray
+    n_vectors: int
+
+
+class _Writer:
+    """Assigns places in scratch memory and collects instructions and tables."""
+
+    def __init__(self, program: Program, dtype: Any, *, sparse: bool):
+        self.program = program
+        self.sparse = sparse
+        self.n_vectors = lanes(dtype)  # the first W vectors are the tile in which gathered results leave
+        self.free: dict[int, list[int]] = defaultdict(list)
+        self.place: dict[int, int] = {}
+        self.code: list[tuple[int, ...]] = []
+        self.floats: list[np.ndarray] = []
+        self.ints: list[np.ndarray] = []
+        self.n_floats = self.n_ints = 0
+        self.last = program.last_use()
+        self.columns: dict[int, list[int]] = defaultdict(list)
+        column = 0
+        for value in program.outputs:
+            self.columns[value].append(column)
+            column += program.sizes[value]
+
+    def write(self) -> None:
+        uses = Counter(value for step in self.program.steps for value in operands(step))
+        readers = defaultdict(list)
+        for step in self.program.steps:
+            for value in operands(step):
+                readers[value].append(step)
+        for value, step in enumerate(self.program.steps):
+            skip = self.sparse and isinstance(step, Load) and not self.columns[value]
+            if skip and all(isinstance(reader, Scatter) for reader in readers[value]):
+                continue  # every reader takes the nonzeros themselves
+            direct = isinstance(step, Gather | Product) and not uses[value] and len(self.columns[value]) == 1
+            column = self.columns[value][0] if direct else -1
+            if not direct:
+                self.place[value] = self.target(value, step)
+            self.instruct(value, step, column)
+            if not direct:
+                for column in self.columns[value]:
+                    self.emit(STORE, a=self.place[value], size=self.program.sizes[value], column=column)
+            for used in {value, *operands(step)}:
+                if self.last[used] == value and used in self.place:
+                    self.free[self.capacity(used)].append(self.place.pop(used))
+
+    def capacity(self, value: int) -> int:
+        return power_of_two(self.program.sizes[value])  # room for the padding of a transform
+
+    def target(self, value: int, step: Any) -> int:
+        if isinstance(step, Hadamard) and self.last[step.value] == value:
+            return self.place.pop(step.value)  # in place: nobody reads the operand again
+        free = self.free[self.capacity(value)]
+        if free:
+            return free.pop()
+        self.n_vectors += self.capacity(value)
+        return self.n_vectors - self.capacity(value)
+
+    def instruct(self, value: int, step: Any, column: int) -> None:
+        sizes = self.program.sizes
+        to = {"target": self.place.get(value, 0), "size": sizes[value], "column": column}
+        if isinstance(step, Load):
+            constant = 0.0 if step.constant is None else step.constant
+            number = self.table([step.scale, constant])
+            self.emit(LOAD, **to, a=step.source, b=int(step.constant is not None), floats=number)
+        elif isinstance(step, Constant):
+            self.emit(CONSTANT, **to, floats=self.table(step.vector))
+        elif isinstance(step, Hadamard):
+            diagonal = np.zeros(sizes[value])
+            diagonal[: len(step.diagonal)] = step.diagonal
+            source = self.place.get(step.value, to["target"])
+            self.emit(HADAMARD, **to, a=source, b=sizes[step.value], floats=self.table(diagonal))
+        elif isinstance(step, Gather):
+            rows = self.index(step.rows)
+            self.emit(GATHER, **to, a=self.place[step.value], ints=rows, floats=self.table(step.weights))
+        elif isinstance(step, Product):
+            a, b = self.place[step.a], self.place[step.b]
+            a_rows, b_rows, scale = self.index(step.a_rows), self.index(step.b_rows), self.table([step.scale])
+            self.emit(PRODUCT, **to, a=a, b=b, ints=a_rows, more=b_rows, floats=scale)
+        elif isinstance(step, Scatter):
+            self.scatter(step, to)
+        elif isinstance(step, Concatenate):
+            target = to["target"]
+            one = self.table([1.0])
+            for part in step.values:
+                self.emit(COPY, target=target, size=sizes[part], a=self.place[part], floats=one)
+                target += sizes[part]
+        elif isinstance(step, Slice):
+            self.emit(COPY, **to, a=self.place[step.value] + step.start, floats=self.table([1.0]))
+
+    def scatter(self, step: Scatter, to: dict[str, int]) -> None:
+        loaded = self.program.steps[step.value]
+        n_features, n_nonzeros = step.codes.shape
+        codes = self.index(step.codes.ravel())
+        if self.sparse and isinstance(loaded, Load) and step.value not in self.place:
+            constant = 0.0 if loaded.constant is None else loaded.constant
+            table = self.table([step.scale * loaded.scale, step.scale * constant])
+            has_constant = int(loaded.constant is not None)
+            more = n_nonzeros * 2 + has_constant
+            self.emit(SPREAD, **to, a=loaded.source, b=n_features - has_constant, ints=codes, more=more, floats=table)
+        else:
+            a, number = self.place[step.value], self.table([step.scale])
+            self.emit(SCATTER, **to, a=a, b=n_features, ints=codes, more=n_nonzeros, floats=number)
+
+    def emit(
+        self, operation: int, *, target: int = 0, a: int = 0, b: int = 0, size: int = 0, floats: int = 0,
+        ints: int = 0, more: int = 0, column: int = -1,
+    ) -> None:  # fmt: skip
+        self.code.append((operation, target, a, b, size, floats, ints, more, column))
+
+    def table(self, values: Any) -> int:
+        self.floats.append(np.asarray(values, dtype=np.float64))
+        self.n_floats += len(values)
+        return self.n_floats - len(values)
+
+    def index(self, values: np.ndarray) -> int:
+        self.ints.append(values)
+        self.n_ints += len(values)
+        return self.n_ints - len(values)
+
+
+def translate(program: Program, dtype: Any, *, sparse: bool) -> Translation:
+    """Instructions for rows of `dtype`, dense or CSR."""
+    writer = _Writer(program, dtype, sparse=sparse)
+    writer.write()
+    return Translation(
+        code=np.array(writer.code, dtype=np.int64),
+        floats=np.concatenate([*writer.floats, np.zeros(0)]).astype(dtype),
+        ints=np.concatenate([*writer.ints, np.zeros(0, np.int32)]).astype(np.int32, copy=False),
+        n_vectors=writer.n_vectors,
+    )
+
+
+def execute(program: Program, translation: Translation, inputs: list[Any], out: np.ndarray, *, sparse: bool) -> None:
+    """Run the program on the rows of all inputs (NumPy arrays, or CSR if `sparse`), on a few threads, into `out`."""
+    dtype = out.dtype
+    width = lanes(dtype)
+    n_rows, n_outputs = out.shape
+    row_bytes = (sum(program.n_features) * (not sparse) + n_outputs) * dtype.itemsize
+    step = max(CHUNK // max(row_bytes, 1) // width, 1) * width
+    step = min(step, max(-(-n_rows // (8 * numba.config.NUMBA_NUM_THREADS)) // width, 1) * width)
+
+    idle: list[np.ndarray] = []  # scratch of threads between two tasks: fresh memory costs a page fault per 4 KiB
+
+    def work(start: int) -> None:
+        stop = min(start + step, n_rows)
+        try:
+            scratch = idle.pop()
+        except IndexError:
+            scratch = aligned(translation.n_vectors, dtype)
+        rest = (stop - start) % width
+        if stop - rest > start:
+            _run_groups(translation, [x[start : stop - rest] for x in inputs], out[start : stop - rest], scratch)
+        if rest:  # the last rows fill part of a vector: zeros fill the others
+            padded = np.zeros((width, n_outputs), dtype)
+            _run_groups(translation, [_padded(x[stop - rest : stop], width) for x in inputs], padded, scratch)
+            out[stop - rest : stop] = padded[:rest]
+        idle.append(scratch)
+
+    run_on_threads(work, range(0, n_rows, step))
+
+
+def empty(n_rows: int, n_columns: int, dtype: Any) -> np.ndarray:
+    """Uninitialized result that starts on a cache line: whole vectors then fill whole lines."""
+    size = n_rows * n_columns
+    return aligned(-(-size // lanes(dtype)), dtype).reshape(-1)[:size].reshape(n_rows, n_columns)
+
+
+def _padded(rows: Any, width: int) -> Any:
+    if isinstance(rows, np.ndarray):
+        return np.concatenate([rows, np.zeros((width - len(rows), rows.shape[1]), rows.dtype)])
+    padded = rows.copy()
+    padded.resize((width, rows.shape[1]))
+    return padded
+
+
+def _run_groups(t: Translation, inputs: list[Any], out: np.ndarray, scratch: np.ndarray) -> None:
+    dtype = out.dtype
+    if isinstance(inputs[0], np.ndarray):
+        dense = [np.ascontiguousarray(x, dtype=dtype) for x in inputs]
+        addresses = np.array([x.ctypes.data for x in dense], dtype=np.int64)
+        indptr, indices, values = np.zeros((0, 0), np.int64), np.zeros(0, np.int64), np.zeros(0, dtype)
+    else:
+        addresses = np.zeros(0, np.int64)
+        starts = np.cumsum([0, *(x.indptr[-1] for x in inputs)])
+        indptr = np.stack([x.indptr + start for x, start in zip(inputs, starts, strict=False)]).astype(np.int64)
+        indices = np.concatenate([x.indices for x in inputs]).astype(np.int64)
+        values = np.concatenate([x.data for x in inputs]).astype(dtype)
+    sizes = np.array([x.shape[1] for x in inputs], dtype=np.int64)
+    run(t.code, t.floats, t.ints, scratch, addresses, sizes, indptr, indices, values, out)
+
+
+@compiled
+def run(code, floats, ints, scratch, addresses, sizes, indptr, indices, values, out):
+    """Run the instructions on every group of W rows; see :class:`Translation`.
+
+    Dense input k is at ``addresses[k]``, with ``sizes[k]`` features. Row i of CSR input k has the entries
+    ``indptr[k, i]`` to ``indptr[k, i + 1]`` of `indices` and `values`.
+    """
+    width = scratch.shape[1]
+    n_rows, n_outputs = out.shape
+    flat = out.reshape(-1)
+    for row in range(0, n_rows, width):
+        for number in range(len(code)):
+            operation, target, a, b, size, f, i, more, column = code[number]
+            if operation == LOAD:
+                if len(addresses) > 0:
+                    rows = numba.carray(pointer(addresses[a]), n_rows * sizes[a], scratch.dtype)
+                    _load(rows, row, sizes[a], floats[f], scratch, target)
+                else:
+                    _densify(indptr[a], indices, values, row, sizes[a], floats[f], scratch, target)
+                if b:
+                    for r in range(width):
+                        scratch[target + sizes[a], r] = floats[f + 1]
+            elif operation == CONSTANT:
+                for j in range(size):
+                    for r in range(width):
+                        scratch[target + j, r] = floats[f + j]
+            elif operation == HADAMARD:
+                for j in range(b, size):
+                    for r in range(width):
+                        scratch[a + j, r] = 0.0
+                _hadamard(scratch, a, floats[f : f + size], target, size)
+            elif operation == GATHER:
+                if column < 0:
+                    for j in range(size):
+                        copy(scratch, target + j, a + ints[i + j], floats[f + j])
+                else:
+                    whole = size - size % width
+                    at = row * n_outputs + column
+                    for j in range(0, whole, width):
+                        gather_tile(scratch, a, ints, i + j, floats, f + j, flat, at + j, n_outputs)
+                    for j in range(whole, size):
+                        copy(scratch, j - whole, a + ints[i + j], floats[f + j])
+                    _store(scratch, 0, size - whole, flat, at + whole, n_outputs)
+            elif operation == PRODUCT:
+                scale = floats[f]
+                if column < 0:
+                    for j in range(size):
+                        multiply(scratch, target + j, a + ints[i + j], b + ints[more + j], scale)
+                else:
+                    whole = size - size % width
+                    at = row * n_outputs + column
+                    for j in range(0, whole, width):
+                        multiply_tile(scratch, a, b, ints, i + j, more + j, scale, flat, at + j, n_outputs)
+                    for j in range(whole, size):
+                        multiply(scratch, j - whole, a + ints[i + j], b + ints[more + j], scale)
+                    _store(scratch, 0, size - whole, flat, at + whole, n_outputs)
+            elif operation == SCATTER:
+                scratch[target : target + size] = 0.0
+                scale = floats[f]
+                for j in range(b):
+                    for k in range(more):
+                        entry = ints[i + j * more + k]
+                        accumulate(scratch, target + (entry >> 1), a + j, -scale if entry & 1 else scale)
+            elif operation == SPREAD:
+                scratch[target : target + size] = 0.0
+                _spread(indptr[a], indices, values, row, ints, i, more >> 1, floats[f], scratch, target)
+                if more & 1:
+                    for k in range(more >> 1):
+                        entry = ints[i + b * (more >> 1) + k]
+                        constant = -floats[f + 1] if entry & 1 else floats[f + 1]
+                        for r in range(width):
+                            scratch[target + (entry >> 1), r] += constant
+            elif operation == COPY:
+                for j in range(size):
+                    copy(scratch, target + j, a + j, floats[f])
+            else:
+                _store(scratch, a, size, flat, row * n_outputs + column, n_outputs)
+
+
+@compiled
+def _load(rows, row, n_features, scale, scratch, target):
+    """Transpose W rows into vectors."""
+    width = scratch.shape[1]
+    whole = n_features - n_features % width
+    for j in range(0, whole, width):
+        load_tile(rows, row * n_features + j, n_features, scratch, target + j, scale)
+    for r in range(width):
+        for j in range(whole, n_features):
+            scratch[target + j, r] = scale * rows[(row + r) * n_features + j]
+
+
+@compiled
+def _densify(indptr, indices, values, row, n_features, scale, scratch, target):
+    """Spread W sparse rows into vectors, zeros included."""
+    scratch[target : target + n_features] = 0.0
+    for r in range(scratch.shape[1]):
+        for entry in range(indptr[row + r], indptr[row + r + 1]):
+            scratch[target + indices[entry], r] = scale * values[entry]
+
+
+@compiled
+def _spread(indptr, indices, values, row, ints, codes, n_nonzeros, scale, scratch, target):
+    """Add each nonzero of W sparse rows to its `n_nonzeros` signed places."""
+    for r in range(scratch.shape[1]):
+        for entry in range(indptr[row + r], indptr[row + r + 1]):
+            value = scale * values[entry]
+            first = codes + indices[entry] * n_nonzeros
+            for k in range(n_nonzeros):
+                code = ints[first + k]
+                scratch[target + (code >> 1), r] += -value if code & 1 else value
+
+
+@compiled
+def _store(scratch, source, n, flat, start, stride):
+    """Transpose n vectors into columns of W rows."""
+    width = scratch.shape[1]
+    whole = n - n % width
+    for j in range(0, whole, width):
+        store_tile(scratch, source + j, flat, start + j, stride)
+    for r in range(width):
+        for j in range(whole, n):
+            flat[start + r * stride + j] = scratch[source + j, r]
+
+
+@compiled
+def _hadamard(scratch, source, diagonal, target, n):
+    """Vectors target, … = H_n (diagonal ⊙ vectors source, …); n is a power of two, in place or apart.
+
+    Wide strides go first, eight vectors at a time (sixteen at a stride of pages would fall into one set of the
+    cache), then blocks that the first-level cache holds take two rounds of sixteen.
+    """
+    if n <= 16:
+        _round(scratch, source, diagonal, target, n, n, n, True)
+        return
+    span = n
+    rest = n // (BLOCK if n > BLOCK else 16)
+    while rest > 1:
+        radix = rest if n <= BLOCK else 4 if rest == 16 else min(rest, 8)
+        _round(scratch, source, diagonal, target, n, span, radix, span == n)
+        span //= radix
+        rest //= radix
+    for start in range(target, target + n, span):
+        if span == BLOCK:
+            for i in range(start, start + 16):
+                butterflies(scratch, i, i, 16, 16)
+        for i in range(start, start + span, 16):
+            butterflies(scratch, i, i, 1, 16)
+
+
+@compiled
+def _round(scratch, source, diagonal, target, n, span, radix, first):
+    """One round of butterflies of a radix over spans of vectors, the first with the diagonal."""
+    stride = span // radix
+    for start in range(0, n, span):
+        for i in range(start, start + stride):
+            if first:
+                if radix == 16:
+                    weighted_butterflies(scratch, source + i, diagonal, i, target + i, stride, 16)
+                elif radix == 8:
+                    weighted_butterflies(scratch, source + i, diagonal, i, target + i, stride, 8)
+                elif radix == 4:
+                    weighted_butterflies(scratch, source + i, diagonal, i, target + i, stride, 4)
+                elif radix == 2:
+                    weighted_butterflies(scratch, source + i, diagonal, i, target + i, stride, 2)
+                else:
+                    copy(scratch, target + i, source + i, diagonal[i])
+            elif radix == 8:
+                butterflies(scratch, target + i, target + i, stride, 8)
+            elif radix == 4:
+                butterflies(scratch, target + i, target + i, stride, 4)
+            else:
+                butterflies(scratch, target + i, target + i, stride, 2)

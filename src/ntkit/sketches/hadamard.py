@@ -1,0 +1,61 @@
+"""The fast Walsh–Hadamard transform."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._validation import check_int, message
+from ntkit.sketches._base import check_rows, execute
+from ntkit.sketches._program import Program, power_of_two
+
+
+def fwht(X: Array, *, axis: int = -1, norm: str | None = None) -> Array:
+    """Walsh–Hadamard transform along an axis, in Sylvester's (natural) order.
+
+    y[i] = Σ_j (−1)^{popcount(i & j)} x[j],  x zero-padded to n = 2^k entries; H Hᵀ = n I.
+
+    Parameters
+    ----------
+    X : array of shape (…, d)
+        NumPy array or torch tensor (or any array of the array API standard).
+    axis : int
+        Axis to transform.
+    norm : None or "ortho"
+        "ortho" divides by √n, which makes the transform orthogonal and its own inverse.
+
+    Returns
+    -------
+    array of shape (…, n), n the smallest power of two ≥ d
+        Whole numbers become float64; floating inputs keep their dtype.
+
+    Notes
+    -----
+    O(n log n) additions per row. NumPy arrays and CPU tensors are transformed 16 rows (float32) at a time in cache.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit.sketches import fwht
+    >>> fwht(np.array([1.0, 2.0, 3.0]))
+    array([ 6.,  2.,  0., -4.])
+    """
+    if norm not in (None, "ortho"):
+        raise ValueError(message("fwht", "norm", "None or 'ortho'", norm))
+    (X,) = check_rows((X,), (None,), "fwht")
+    xp = _array.namespace(X)
+    axis = check_int(axis, "axis", "fwht", minimum=-X.ndim, maximum=X.ndim - 1)
+    X = xp.moveaxis(X, axis, -1)
+    Y = execute(_program(X.shape[-1], norm), (X,))
+    return xp.moveaxis(Y, -1, axis)
+
+
+@lru_cache(maxsize=64)
+def _program(n_features: int, norm: str | None) -> Program:
+    program = Program((n_features,))
+    scale = power_of_two(n_features) ** -0.5 if norm else 1.0
+    program.output(program.hadamard(program.load(scale=scale), np.ones(n_features)))
+    return program
