@@ -58,7 +58,8 @@ def check_variance(
     """Sample variances of all entries within [low, high] times their formula; low = 0 for an upper bound.
 
     False alarms: a sample variance of T draws of kurtosis κ has relative standard deviation √((κ − 1)/T). For κ ≤ 9
-    and T = 1000 that is at most 0.09: [0.5, 2] is 5 standard deviations away below and 11 above, under 1e-6.
+    and T = 1000 that is at most 0.09: [0.5, 2] is 5.6 standard deviations away below and 11 above, nominally 1e-8
+    per entry. (Below is the safer side: such variances are skewed upwards.) For κ = 14 it is 0.11.
     """
     grams = gram_matrices(sample, X, n_seeds, seed)
     estimated = grams.var(axis=0, ddof=1)
@@ -86,8 +87,9 @@ def check_rms_scaling(
 
     `sample` takes n_components and a seed; low < 0.5 also for maps with a bias of order 1/n_components. False alarms:
     a mean square over T seeds of errors of kurtosis κ has relative standard deviation √((κ − 1)/T), its root half of
-    that, the ratio √2 times its root: 0.05 at κ = 3 and T = 400, two of the 0.1 of the band for a single entry of the
-    Gram matrix, several for the mean over many. Measure it: the caller states what other seeds gave.
+    that, and the ratio of two √2 times as much: for one entry of the Gram matrix, κ = 3 and T = 400, 0.05 · 0.5, a
+    quarter of what the band allows (6e-5). The mean over entries has less, heavier tails have more: measure it, and
+    state in the test what other seeds gave.
     """
     small, large = (
         rms_error(lambda t, m=m: sample(m, t), X, exact, n_seeds=n_seeds, seed=seed)

@@ -1,6 +1,6 @@
 """ntkit: neural tangent kernels at scale.
 
-Exact kernels of infinitely wide networks now; sketches, random features and fast linear learners on top.
+Exact kernels of infinitely wide networks and oblivious sketches now; random features and fast linear learners on top.
 Submodules load on first use, so ``import ntkit`` is quick and pulls in neither numba, torch, Dask nor
 matplotlib.
 """
@@ -11,15 +11,25 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ntkit import display, kernels, networks, sketches
+    from ntkit import display, features, kernels, networks, sketches
+    from ntkit.features import PolynomialSketch
     from ntkit.kernels import network_kernel
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("display", "kernels", "networks", "sketches")
-_NAMES = {"network_kernel": "ntkit.kernels"}
+_SUBMODULES = ("display", "features", "kernels", "networks", "sketches")
+_NAMES = {"PolynomialSketch": "ntkit.features", "network_kernel": "ntkit.kernels"}
 
-__all__ = ["__version__", "display", "kernels", "network_kernel", "networks", "sketches"]
+__all__ = [
+    "PolynomialSketch",
+    "__version__",
+    "display",
+    "features",
+    "kernels",
+    "network_kernel",
+    "networks",
+    "sketches",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -137,15 +137,15 @@ VARIANCES = [
 
 @pytest.mark.parametrize(("law", "m", "degree", "n"), VARIANCES, ids=repr)
 def test_variances_have_their_formula(law, m, degree, n):
-    """False alarms: under 1e-6 per law, see the check."""
+    """False alarms: see the check. Ten other sets of seeds gave ratios from 0.80 to 1.34 and kurtoses up to 14."""
     check_variance(maps(law), X, formula(m, degree, n), seed=SEED)
 
 
 @pytest.mark.parametrize("degree", [2, 3])
 def test_tensor_sketch_stays_below_its_bound(degree):
-    """[∏A − ∏c²]/m · 2^{p−1}; a sample variance may exceed it by a third, 4 standard deviations at kurtosis 9."""
+    """[∏A − ∏c²]/m · 2^{p−1}. False alarms: under 1e-6; five other sets of seeds gave at most 0.6 of the bound."""
     bound = 2 ** (degree - 1) * formula(512, degree)
-    check_variance(maps(TensorSketch(D, 512, degree=degree)), X, bound, low=0, high=4 / 3, seed=SEED)
+    check_variance(maps(TensorSketch(D, 512, degree=degree)), X, bound, low=0, high=1, seed=SEED)
 
 
 def test_rows_without_replacement_have_the_smaller_variance():
@@ -178,10 +178,10 @@ def test_full_size_is_an_isometry(d, k):
      (PowerSketch, 2, 64, 1000), (PowerSketch, 3, 256, 600), (PowerSketch, 8, 1024, 800)],
 )  # fmt: skip
 def test_error_of_trees_and_powers_halves_with_four_times_the_components(law, degree, n_components, n_seeds, sparse):
-    """False alarms: under 1e-5 per case. Over ten other sets of seeds the ratios of each case had
+    """False alarms: nominally 1e-5 per case, the ends of the band being 4.3 standard deviations or more away.
 
-    means from 0.45 to 0.52 and standard deviations of 0.009 to 0.018, for a PowerSketch of degree 8 about 0.02: the
-    band ends five of them away, or more.
+    Measured on ten other sets of seeds each: means from 0.45 to 0.52, standard deviations from 0.009 to 0.024, and
+    no ratio outside [0.42, 0.54].
     """
     U = X / np.linalg.norm(X, axis=1, keepdims=True)
     check_rms_scaling(

@@ -286,8 +286,11 @@ def _real_rows(x: Any, n_features: int | None, owner: str) -> Array:
     return x
 
 
-def execute(program: Program, inputs: Sequence[Array]) -> Array:
-    """Run a program on arrays of shape (…, d_i); return the outputs side by side, (…, n_outputs)."""
+def execute(program: Program, inputs: Sequence[Array], *, batch_size: int | None = None) -> Array:
+    """Run a program on arrays of shape (…, d_i); return the outputs side by side, (…, n_outputs).
+
+    `batch_size` bounds the rows whose intermediate results are held; the compiled kernels hold few in any case.
+    """
     first = inputs[0]
     if _array.is_sparse(first):
         rows = [x.tocsr() for x in inputs]
@@ -298,17 +301,17 @@ def execute(program: Program, inputs: Sequence[Array]) -> Array:
     leading = tuple(first.shape[:-1])
     flat = [xp.reshape(x, (-1, x.shape[-1])) for x in inputs]
     dtype = _array.result_dtype(*inputs)
-    return xp.reshape(_execute_rows(program, flat, dtype), (*leading, program.n_outputs))
+    return xp.reshape(_execute_rows(program, flat, dtype, batch_size), (*leading, program.n_outputs))
 
 
-def _execute_rows(program: Program, inputs: list[Array], dtype: Any) -> Array:
+def _execute_rows(program: Program, inputs: list[Array], dtype: Any, batch_size: int | None) -> Array:
     first = inputs[0]
     xp: Any = _array.namespace(first)
     if not (_array.is_torch(first) and _wants_gradient(inputs)):
         if _array.has_triton(first):
             from ntkit.sketches import _triton
 
-            return _triton.execute(program, [x.to(dtype) for x in inputs])
+            return _triton.execute(program, [x.detach().to(dtype) for x in inputs], batch_size)
         if _array.is_numpy(first) or (_array.is_torch(first) and first.device.type == "cpu"):
             wide = dtype if dtype in (xp.float32, xp.float64) else xp.float32  # halves are computed in float32
             views = [_array.host_view(x if x.dtype.itemsize >= 4 else xp.astype(x, wide)) for x in inputs]
@@ -317,7 +320,7 @@ def _execute_rows(program: Program, inputs: list[Array], dtype: Any) -> Array:
     from ntkit.sketches import _agnostic
 
     bytes_per_row = 8 * 4 * max(program.sizes)
-    batches = list(row_batches(first.shape[0], bytes_per_row, like=first)) or [slice(0, 0)]
+    batches = list(row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first)) or [slice(0, 0)]
     parts = [
         xp.concat(_agnostic.execute(program, [xp.astype(x[b, :], dtype) for x in inputs]), axis=-1) for b in batches
     ]

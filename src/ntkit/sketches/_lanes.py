@@ -275,3 +275,18 @@ def pointer(typing, address):
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
 
     return types.voidptr(types.intp), emit
+
+
+@intrinsic
+def prefetch(typing, array, index):
+    """Ask for the cache line of array[index], which will be read soon."""
+
+    def emit(context, builder, _, arguments):
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        signature = ir.FunctionType(ir.VoidType(), [address.type, _INDEX, _INDEX, _INDEX])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [address.type], signature)
+        builder.call(function, [address, *(ir.Constant(_INDEX, k) for k in (0, 3, 1))])  # read, keep, data
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), emit

@@ -30,6 +30,7 @@ from ntkit.sketches._lanes import (
     multiply,
     multiply_tile,
     pointer,
+    prefetch,
     store_tile,
     weighted_butterflies,
 )
@@ -49,6 +50,7 @@ from ntkit.sketches._program import (
 
 LOAD, CONSTANT, HADAMARD, GATHER, PRODUCT, SCATTER, SPREAD, COPY, STORE = range(9)
 BLOCK = 256  # vectors whose transform stays in the first-level cache (16 KiB)
+AHEAD = 24  # nonzeros whose draws are on their way from memory
 CHUNK = 2**21  # bytes of input and output that a thread takes at a time
 
 
@@ -353,8 +355,10 @@ def _densify(indptr, indices, values, row, n_features, scale, scratch, target):
 @compiled
 def _spread(indptr, indices, values, row, ints, codes, n_nonzeros, scale, scratch, target):
     """Add each nonzero of W sparse rows to its `n_nonzeros` signed places."""
+    last = indptr[row + scratch.shape[1]] - 1
     for r in range(scratch.shape[1]):
         for entry in range(indptr[row + r], indptr[row + r + 1]):
+            prefetch(ints, codes + indices[min(entry + AHEAD, last)] * n_nonzeros)  # far apart: each is a cache miss
             value = scale * values[entry]
             first = codes + indices[entry] * n_nonzeros
             for k in range(n_nonzeros):

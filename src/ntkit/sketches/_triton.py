@@ -31,14 +31,14 @@ PROGRAMS_PER_PROCESSOR = 16  # each takes many rows, while it loads the next one
 _PARTS = {torch.float32: 3, torch.float16: 2, torch.bfloat16: 1}  # bfloat16 numbers that make up an entry
 
 
-def execute(program: Program, inputs: list[torch.Tensor]) -> torch.Tensor:
+def execute(program: Program, inputs: list[torch.Tensor], batch_size: int | None = None) -> torch.Tensor:
     """Run a program on the rows of CUDA tensors; the outputs side by side."""
     first = inputs[0]
     inputs = [x.contiguous() for x in inputs]
     out = torch.empty((first.shape[0], program.n_outputs), dtype=first.dtype, device=first.device)
     bytes_per_row = 6 * max(program.sizes) * first.dtype.itemsize
     with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
-        for rows in row_batches(first.shape[0], bytes_per_row, like=first):
+        for rows in row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first):
             _execute_batch(program, [x[rows] for x in inputs], out[rows])
     return out
 
@@ -140,7 +140,7 @@ def _processors(device: Any) -> int:
 
 
 def _tables(step: Gather | Product, transforms: list[_Transform], device: Any) -> dict[str, Any]:
-    """Draws in few bytes: every program reads them all. (Rows fit in 16 bits, as LONGEST does.)"""
+    """Draws in few bytes, as every program reads them all: rows fit in 16 bits, as LONGEST does."""
     first, last = transforms[0], transforms[-1]
     chosen = [step.rows, step.rows] if isinstance(step, Gather) else [step.a_rows, step.b_rows]
     weights = step.weights if isinstance(step, Gather) else np.array([step.scale])
@@ -176,7 +176,7 @@ def _high(x):
 
 @triton.jit
 def _times(x, h, PARTS: tl.constexpr, PART: tl.constexpr):
-    """x h for float32 x, as PARTS products of numbers of type PART, the smallest part first."""
+    """Product x h for float32 x, as PARTS products of numbers of type PART, the smallest part first."""
     if PARTS == 1:
         return tl.dot(x.to(PART), h)
     high = _high(x)

@@ -210,7 +210,8 @@ class TensorSketchOperator(Operator):
         if self.degree == 1:
             return counts[..., 0, :]
         fft: Any = _fft_module(counts)
-        wide = counts if counts.dtype.itemsize >= 4 else xp.astype(counts, xp.float32)  # there is no FFT of halves
+        half = getattr(counts.dtype, "itemsize", 8) < 4
+        wide = counts if not half else xp.astype(counts, xp.float32)  # there is no FFT of halves
         product = xp.prod(fft.rfft(wide), axis=-2)
         return xp.astype(fft.irfft(product, n=self.n_components), counts.dtype, copy=False)
 
