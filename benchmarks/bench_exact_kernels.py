@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -21,6 +19,8 @@ import tempfile
 import time
 import venv
 from pathlib import Path
+
+from common import RESULTS, memory_mib, versions
 
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv-neural-tangents"
@@ -87,12 +87,6 @@ def neural_tangents_kernel(images):
     return lambda X, Y: np.asarray(kernel(X, Y, "ntk").block_until_ready()) * X.shape[-1]
 
 
-def peak_mib():
-    """Peak resident memory of this process (getrusage would count what its parent held at the fork)."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"VmHWM:\s+(\d+)", status)[1]) / 1024
-
-
 def worker(library, device):
     """Answer tasks on standard input: a warm-up call saves the matrix, later calls give their seconds."""
     import numpy as np
@@ -109,7 +103,7 @@ def worker(library, device):
         start = time.perf_counter()
         kernel(X, Y)
         seconds = time.perf_counter() - start
-        peak = peak_mib()
+        peak = memory_mib()
         if device == "cuda":
             import torch
 
@@ -192,30 +186,6 @@ def measure(task, shapes, workers, rounds, folder):
     return {"task": task, **results}
 
 
-def versions(device):
-    import numba
-    import numpy
-    import scipy
-
-    import ntkit
-
-    accelerator = None
-    if device == "cuda":
-        import torch
-
-        accelerator = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
-    return {
-        "accelerator": accelerator,
-        "ntkit": ntkit.__version__,
-        "numpy": numpy.__version__,
-        "scipy": scipy.__version__,
-        "numba": numba.__version__,
-        "python": platform.python_version(),
-        "cpu": platform.processor() or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-    }
-
-
 def show(rows):
     print(f"\n{'task':46} {'library':16} {'seconds':>9} {'pairs/s':>10} {'peak MiB':>9} {'error':>8} {'ratio':>6}")
     for row in rows:
@@ -237,7 +207,7 @@ def main():
     parser.add_argument("--device", default="numpy", choices=("numpy", "cuda"))
     parser.add_argument("--alone", action="store_true", help="without neural-tangents")
     parser.add_argument("--neural-tangents-python", help="interpreter that has it, instead of making one")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "exact_kernels.json")
+    parser.add_argument("--output", type=Path, default=RESULTS / "exact_kernels.json")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.worker:

@@ -27,18 +27,23 @@ def test_import_loads_nothing_heavy():
     assert not loaded_after("import ntkit").intersection(HEAVY)
 
 
-def test_describing_networks_and_kernels_loads_neither_numba_nor_torch():
-    modules = loaded_after("import ntkit; ntkit.networks.myrtle(5); ntkit.kernels.gaussian")
+def test_describing_networks_kernels_and_sketches_loads_neither_numba_nor_torch():
+    modules = loaded_after("import ntkit; ntkit.networks.myrtle(5); ntkit.kernels.gaussian; ntkit.sketches.SRHT(3, 2)")
     assert not modules.intersection(("numba", "torch", "dask", "matplotlib"))
 
 
-def test_numpy_kernels_do_not_load_torch():
-    modules = loaded_after("import ntkit; ntkit.kernels.ntk([[1.0]], depth=1)")
+@pytest.mark.parametrize(
+    "code", ["kernels.ntk([[1.0]], depth=1)", "PolynomialSketch(n_components=3).fit_transform([[1.0]])"]
+)
+def test_numpy_arrays_do_not_load_torch(code):
+    modules = loaded_after(f"import ntkit; ntkit.{code}")
     assert "numba" in modules
     assert not modules.intersection(("torch", "dask", "matplotlib"))
 
 
-@pytest.mark.parametrize("module", ["ntkit", "ntkit.display", "ntkit.kernels", "ntkit.networks"])
+@pytest.mark.parametrize(
+    "module", ["ntkit", "ntkit.display", "ntkit.features", "ntkit.kernels", "ntkit.networks", "ntkit.sketches"]
+)
 def test_every_public_name_exists_and_is_documented(module):
     namespace = import_module(module)
     assert len(set(namespace.__all__)) == len(namespace.__all__) > 0
@@ -50,12 +55,7 @@ def test_every_public_name_exists_and_is_documented(module):
 
 
 ABSTRACT = {"Layer", "Activation"}
-PUBLIC = [
-    (module, name)
-    for module in ("ntkit.kernels", "ntkit.networks", "ntkit.display")
-    for name in import_module(module).__all__
-    if name not in ABSTRACT
-]
+PUBLIC = [(module, name) for module in MODULES for name in import_module(module).__all__ if name not in ABSTRACT]
 
 
 @pytest.mark.parametrize(("module", "name"), PUBLIC)

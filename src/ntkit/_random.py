@@ -19,7 +19,9 @@ RandomState: TypeAlias = int | np.integer | np.random.RandomState | np.random.Ge
 _WORDS_PER_COUNTER = 4  # a Philox counter step yields four 64-bit words
 
 
-def seed_sequence(random_state: RandomState = None, *, owner: str = "ntkit") -> np.random.SeedSequence:
+def seed_sequence(
+    random_state: RandomState = None, *, owner: str = "ntkit", name: str = "random_state"
+) -> np.random.SeedSequence:
     """Return the seed sequence that `random_state` stands for.
 
     Parameters
@@ -27,8 +29,8 @@ def seed_sequence(random_state: RandomState = None, *, owner: str = "ntkit") -> 
     random_state : None, int ≥ 0, RandomState, Generator or SeedSequence
         None draws fresh entropy; an int always gives the same sequence; a RandomState or Generator is
         advanced by one draw, so that two fits with the same object differ, as in scikit-learn.
-    owner : str
-        Name for error messages.
+    owner, name : str
+        Whose argument it is, and its name, for error messages.
 
     Returns
     -------
@@ -49,9 +51,9 @@ def seed_sequence(random_state: RandomState = None, *, owner: str = "ntkit") -> 
         return np.random.SeedSequence(int(random_state.randint(2**63, dtype=np.int64)))
     rule = "None, an int ≥ 0, a numpy RandomState, Generator or SeedSequence"
     if isinstance(random_state, bool) or not isinstance(random_state, Integral):
-        raise TypeError(message(owner, "random_state", rule, random_state))
+        raise TypeError(message(owner, name, rule, random_state))
     if random_state < 0:
-        raise ValueError(message(owner, "random_state", rule, random_state))
+        raise ValueError(message(owner, name, rule, random_state))
     return np.random.SeedSequence(int(random_state))
 
 

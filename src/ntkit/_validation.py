@@ -82,8 +82,7 @@ def check_data(X: Any, name: str, owner: str, *, ndims: Sequence[int] = (2,), sp
 
     Dense arrays keep their dtype, whole numbers too (their kernels are float64); CSR rows become floating.
     """
-    X = _as_array(X, name, owner, sparse=sparse)
-    X = _as_real(X, name, owner)
+    X = real_array(X, name, owner, sparse=sparse)
     if X.ndim not in ndims:
         raise ValueError(_rank_message(X, name, owner, ndims))
     if 0 in X.shape:
@@ -92,8 +91,22 @@ def check_data(X: Any, name: str, owner: str, *, ndims: Sequence[int] = (2,), sp
     return X
 
 
+def real_array(X: Any, name: str, owner: str, *, sparse: bool = False) -> Array:
+    """Return `X` as an array of real numbers, of any rank; sparse rows as CSR without duplicates."""
+    return _as_real(_as_array(X, name, owner, sparse=sparse), name, owner)
+
+
 def check_same_kind(X: Array, Y: Array, owner: str) -> None:
     """Raise unless `X` and `Y` come from one array library, one device and have rows of one shape."""
+    check_same_library(X, Y, owner)
+    if tuple(X.shape[1:]) != tuple(Y.shape[1:]):
+        raise ValueError(
+            f"X and Y of {owner} must have rows of the same shape. Got {tuple(X.shape[1:])} and {tuple(Y.shape[1:])}."
+        )
+
+
+def check_same_library(X: Array, Y: Array, owner: str) -> None:
+    """Raise unless `X` and `Y` come from one array library and one device."""
     families = (_array.is_numpy, _array.is_torch, _array.is_sparse)
     if type(X) is not type(Y) and not any(belongs(X) and belongs(Y) for belongs in families):
         raise TypeError(
@@ -105,13 +118,11 @@ def check_same_kind(X: Array, Y: Array, owner: str) -> None:
             f"X and Y of {owner} must be on the same device. Got {_array.device(X)} and "
             f"{_array.device(Y)}; move one with .to(device)."
         )
-    if tuple(X.shape[1:]) != tuple(Y.shape[1:]):
-        raise ValueError(
-            f"X and Y of {owner} must have rows of the same shape. Got {tuple(X.shape[1:])} and {tuple(Y.shape[1:])}."
-        )
 
 
 def _as_array(X: Any, name: str, owner: str, *, sparse: bool) -> Array:
+    if X is None:  # NumPy would make it a NaN
+        raise TypeError(message(owner, name, "an array of real numbers", X))
     if _array.is_sparse(X):
         if not sparse:
             raise TypeError(message(owner, name, "a dense array", X, "Call .toarray() on it if it fits in memory."))

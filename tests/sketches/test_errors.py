@@ -179,7 +179,7 @@ def test_libraries_do_not_mix():
         for a in kinds:
             for b in kinds:
                 if a is not b:
-                    with pytest.raises(TypeError, match=r"must come from one library. Got .* and "):
+                    with pytest.raises(TypeError, match=r"must come from the same array library. Got .* and "):
                         operator.apply(a, b)
 
 
@@ -196,7 +196,9 @@ def test_leading_axes_must_agree():
 @pytest.mark.parametrize(("law", "lowest"), [(PolySketch, 0), (PowerSketch, 1)])
 @pytest.mark.parametrize("degrees", [[], (), [4], [1, -1], [1, 2, 9], [1.5], ["a"], [None], np.array([7])])
 def test_degrees_out_of_range(law, lowest, degrees):
-    with pytest.raises(ValueError, match=rf"'degrees' parameter of \w+.apply_degrees must be .*from {lowest} to 3"):
+    wrong_type = len(degrees) == 1 and not isinstance(degrees[0], int | np.integer)
+    rule = rf"'degrees' parameter of \w+.apply_degrees must be .*from {lowest} to 3"
+    with pytest.raises(TypeError if wrong_type else ValueError, match=rule):
         make(law, degree=3).sample(0).apply_degrees(np.ones(5), degrees)
 
 
@@ -214,7 +216,7 @@ def test_degrees_are_ints(law, degrees):
 
 
 def test_a_power_sketch_has_no_degree_0():
-    with pytest.raises(ValueError, match=r"one or more ints from 1 to 3. Got "):
+    with pytest.raises(ValueError, match=r"an int from 1 to 3. Got 0"):
         PowerSketch(5, 7, 3).sample(0).apply_degrees(np.ones(5), [0])
 
 
@@ -228,7 +230,9 @@ def test_rows_of_degrees(law):
 
 
 def test_matrices_have_a_limit():
-    with pytest.raises(ValueError, match=r"PolySketchOperator.matrix\(\) would have 7 × 9765625 entries.*Use apply"):
+    with pytest.raises(
+        ValueError, match=r"PolySketchOperator.matrix\(\) is for small sizes: 7 × 9765625 entries.*Use apply"
+    ):
         PolySketch(5, 7, 10).sample(0).matrix()
     assert SRHT(2048, 64).sample(0).matrix().shape == (64, 2048)
 

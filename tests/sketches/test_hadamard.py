@@ -105,9 +105,9 @@ def test_torch_gradient_is_the_transposed_transform(rng):
         ),
         (lambda: fwht(np.ones(4) * 1j), TypeError, "'X' parameter of fwht must be an array of real.*complex128"),
         (lambda: fwht("text"), TypeError, "'X' parameter of fwht must be an array of real numbers"),
-        (lambda: fwht(np.ones((3, 0))), ValueError, "'X' parameter of fwht .*at least one feature"),
-        (lambda: fwht(np.ones((0, 3)), axis=0), ValueError, "'X' parameter of fwht .*at least one feature"),
-        (lambda: fwht(1.0), ValueError, "'X' parameter of fwht .*at least one feature"),
+        (lambda: fwht(np.ones((3, 0))), ValueError, "'X' parameter of fwht .*at least one entry along axis"),
+        (lambda: fwht(np.ones((0, 3)), axis=0), ValueError, "'X' parameter of fwht .*at least one entry along axis"),
+        (lambda: fwht(1.0), ValueError, "'X' parameter of fwht .*at least one axis"),
     ],
 )
 def test_bad_arguments(call, error, text):

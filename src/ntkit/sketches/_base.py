@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
 from math import prod
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
-from ntkit._random import RandomState
-from ntkit._validation import check_int, message
+from ntkit._random import RandomState, keyed, seed_sequence
+from ntkit._validation import check_int, check_same_library, message, real_array
 from ntkit.sketches._program import Program
 
+AnyOperator = TypeVar("AnyOperator", bound="Operator")
 _LARGEST_MATRIX = 2**24  # entries that `matrix` will write out
 
 
@@ -33,8 +33,19 @@ class Distribution(ABC):
         Parameters
         ----------
         rng : None, int, numpy Generator, RandomState or SeedSequence
-            Equal seeds give equal operators.
+            Equal seeds give equal operators; different laws draw independently even from equal seeds.
         """
+
+    def _seed(self, rng: RandomState) -> np.random.SeedSequence:
+        """Seed of this law: keyed by its name, so that one int may seed several."""
+        name = type(self).__name__
+        return keyed(seed_sequence(rng, owner=f"{name}.sample", name="rng"), name)
+
+    def _check_sizes(self, *names: str, maximum: int | None = None) -> None:
+        """Make attributes ints ≥ 1, or raise."""
+        for name in names:
+            size = check_int(getattr(self, name), name, type(self).__name__, minimum=1, maximum=maximum)
+            object.__setattr__(self, name, size)
 
 
 class Operator(ABC):
@@ -50,6 +61,7 @@ class Operator(ABC):
 
     factors: tuple[int, ...]
     n_components: int
+    __array_ufunc__ = None  # NumPy must not take an operator for a number
 
     @property
     def degree(self) -> int:
@@ -75,10 +87,10 @@ class Operator(ABC):
     def matrix(self) -> np.ndarray:
         """Explicit matrix of shape (n_components, d₁⋯d_p), in the order of ``numpy.kron``; for small sizes."""
         size = prod(self.factors)
-        if size * self.n_components > _LARGEST_MATRIX:
+        if size * max(self.n_components, *self.factors) > _LARGEST_MATRIX:
             raise ValueError(
-                f"{type(self).__name__}.matrix() would have {self.n_components} × {size} entries, more than "
-                f"{_LARGEST_MATRIX}. Use apply(), which never forms it."
+                f"{type(self).__name__}.matrix() is for small sizes: {self.n_components} × {size} entries, applied to "
+                f"{size} unit vectors, pass the limit of {_LARGEST_MATRIX} numbers. Use apply(), which never forms it."
             )
         index = np.unravel_index(np.arange(size), self.factors)
         return self.apply(*(np.eye(d)[i] for d, i in zip(self.factors, index, strict=True))).T
@@ -86,6 +98,13 @@ class Operator(ABC):
     def __matmul__(self, other: object) -> Operator:
         if not isinstance(other, Operator):
             return NotImplemented
+        if self.factors != (other.n_components,):
+            raise ValueError(
+                f"outer @ inner needs an outer operator on the {other.n_components} components of the inner one. "
+                f"Got {self!r} and {other!r}."
+            )
+        if isinstance(self, ProgramOperator) and isinstance(other, ProgramOperator):
+            return FusedComposition(self, other)
         return Composition(self, other)
 
     def __repr__(self) -> str:
@@ -156,10 +175,13 @@ class DegreesOperator(ProgramOperator):
         """
         owner = f"{type(self).__name__}.apply_degrees"
         allowed = range(self.lowest, self.degree + 1)
-        chosen = tuple(allowed) if degrees is None else tuple(degrees)
-        if not chosen or any(j not in allowed for j in chosen):
-            rule = f"one or more ints from {allowed[0]} to {allowed[-1]}"
-            raise ValueError(message(owner, "degrees", rule, degrees))
+        if degrees is not None and (not isinstance(degrees, Iterable) or not len(degrees)):
+            rule = f"a sequence of one or more ints from {allowed[0]} to {allowed[-1]}"
+            raise (ValueError if isinstance(degrees, Iterable) else TypeError)(message(owner, "degrees", rule, degrees))
+        chosen = tuple(
+            check_int(j, "degrees", owner, minimum=allowed[0], maximum=allowed[-1])
+            for j in (allowed if degrees is None else degrees)
+        )
         (X,) = check_rows((X,), self.factors[:1], owner)
         if chosen not in self._programs:
             program = Program(self.factors[:1])
@@ -174,32 +196,31 @@ class DegreesOperator(ProgramOperator):
         return {}
 
 
-class Composition(ProgramOperator):
-    """The operator x ↦ outer(inner(x)), written ``outer @ inner``; fused into one pass where both allow it."""
+class Composition(Operator):
+    """The operator x ↦ outer(inner(x)), written ``outer @ inner``."""
 
     def __init__(self, outer: Operator, inner: Operator):
-        if outer.factors != (inner.n_components,):
-            raise ValueError(
-                f"outer @ inner needs an outer operator on the {inner.n_components} components of the inner one. "
-                f"Got {outer!r} and {inner!r}."
-            )
+        self.outer, self.inner = outer, inner
+        self.factors, self.n_components = inner.factors, outer.n_components
+
+    def apply(self, *X: Array) -> Array:
+        """Map rows; see :meth:`Operator.apply`."""
+        return self.outer.apply(self.inner.apply(*X))
+
+
+class FusedComposition(ProgramOperator):
+    """A composition in one pass over the rows."""
+
+    def __init__(self, outer: ProgramOperator, inner: ProgramOperator):
         self.outer, self.inner = outer, inner
         self.factors, self.n_components = inner.factors, outer.n_components
 
     def emit(self, program: Program, *values: int) -> int:
         """Append inner, then outer."""
-        assert isinstance(self.outer, ProgramOperator)
-        assert isinstance(self.inner, ProgramOperator)
         return self.outer.emit(program, self.inner.emit(program, *values))
 
-    def apply(self, *X: Array) -> Array:
-        """Map rows; see :meth:`Operator.apply`."""
-        if isinstance(self.outer, ProgramOperator) and isinstance(self.inner, ProgramOperator):
-            return super().apply(*X)
-        return self.outer.apply(self.inner.apply(*X))
 
-
-class DirectSum(ProgramOperator):
+class DirectSum(Operator):
     """The block-diagonal operator x₁ ⊕ x₂ ⊕ … ↦ A₁x₁ ⊕ A₂x₂ ⊕ …; made by :func:`direct_sum`."""
 
     def __init__(self, *operators: Operator):
@@ -207,15 +228,37 @@ class DirectSum(ProgramOperator):
         self.factors = (sum(operator.factors[0] for operator in operators),)
         self.n_components = sum(operator.n_components for operator in operators)
 
+    def apply(self, *X: Array) -> Array:
+        """Map rows; see :meth:`Operator.apply`."""
+        (x,) = check_rows(X, self.factors, f"{type(self).__name__}.apply")
+        parts = [operator.apply(x[..., columns]) for operator, columns in _columns(self.operators)]
+        return _array.namespace(*parts).concat(parts, axis=-1)
+
+
+class FusedDirectSum(ProgramOperator):
+    """A direct sum in one pass over the rows."""
+
+    def __init__(self, *operators: ProgramOperator):
+        self.operators = operators
+        self.factors = (sum(operator.factors[0] for operator in operators),)
+        self.n_components = sum(operator.n_components for operator in operators)
+
     def emit(self, program: Program, *values: int) -> int:
         """Append slices, the operators and a concatenation."""
         (value,) = values
-        starts = accumulate((operator.factors[0] for operator in self.operators), initial=0)
         parts = []
-        for operator, start in zip(self.operators, starts, strict=False):
-            assert isinstance(operator, ProgramOperator)
-            parts.append(operator.emit(program, program.slice(value, start, operator.factors[0])))
+        for operator, columns in _columns(self.operators):
+            part = program.slice(value, columns.start, columns.stop - columns.start)
+            parts.append(operator.emit(program, part))
         return program.concatenate(parts)
+
+
+def _columns(operators: Sequence[AnyOperator]) -> Iterator[tuple[AnyOperator, slice]]:
+    """Each operator with its slice of the features."""
+    stop = 0
+    for operator in operators:
+        start, stop = stop, stop + operator.factors[0]
+        yield operator, slice(start, stop)
 
 
 def direct_sum(*operators: Operator) -> Operator:
@@ -236,53 +279,42 @@ def direct_sum(*operators: Operator) -> Operator:
     >>> from ntkit.sketches import CountSketch, SRHT, direct_sum
     >>> both = direct_sum(SRHT(4, 2).sample(0), CountSketch(3, 2).sample(1))
     >>> both
-    DirectSum(7 → 4)
+    FusedDirectSum(7 → 4)
     >>> both.matrix()[:2, 4:]
     array([[0., 0., 0.],
            [0., 0., 0.]])
     """
     for operator in operators:
-        if not isinstance(operator, ProgramOperator) or operator.degree != 1:
+        if not isinstance(operator, Operator) or operator.degree != 1:
             rule = "operators on vectors (of degree 1), such as SRHT(…).sample(rng)"
             raise TypeError(message("direct_sum", "operators", rule, operator))
     if not operators:
         raise ValueError(message("direct_sum", "operators", "at least one operator", operators))
-    return DirectSum(*operators)
+    fused = [operator for operator in operators if isinstance(operator, ProgramOperator)]
+    return FusedDirectSum(*fused) if len(fused) == len(operators) else DirectSum(*operators)
 
 
-def check_rows(X: Sequence[Any], factors: Sequence[int | None], owner: str) -> tuple[Array, ...]:
+def check_rows(X: Sequence[Any], factors: Sequence[int], owner: str) -> tuple[Array, ...]:
     """Return the inputs as real arrays whose last axes fit the factors: one per factor, or one for all."""
     if len(X) not in (1, len(factors)):
         wanted = "one array" if len(factors) == 1 else f"one array or {len(factors)}, one for each factor"
         raise TypeError(f"{owner} takes {wanted}. Got {len(X)}.")
     if len(X) == 1 and len(set(factors)) > 1:
         raise TypeError(f"{owner} needs {len(factors)} arrays: its factors have different sizes {tuple(factors)}.")
-    arrays = tuple(_real_rows(x, d, owner) for x, d in zip(X, factors, strict=False))
+    arrays = tuple(_check_features(x, d, owner) for x, d in zip(X, factors, strict=False))
     first = arrays[0]
     for x in arrays[1:]:
-        if _array.is_sparse(x) != _array.is_sparse(first) or _array.is_torch(x) != _array.is_torch(first):
-            raise TypeError(f"All inputs of {owner} must come from one library. Got {type(first)} and {type(x)}.")
-        if not _array.is_sparse(x) and _array.device(x) != _array.device(first):
-            places = f"{_array.device(first)} and {_array.device(x)}"
-            raise ValueError(f"All inputs of {owner} must be on one device. Got {places}; move one with .to(device).")
+        check_same_library(first, x, owner)
         if x.shape[:-1] != first.shape[:-1]:
             shapes = f"{tuple(first.shape)} and {tuple(x.shape)}"
             raise ValueError(f"All inputs of {owner} must have equal leading axes. Got shapes {shapes}.")
     return arrays
 
 
-def _real_rows(x: Any, n_features: int | None, owner: str) -> Array:
-    if not _array.is_sparse(x) and not _array.is_array(x):
-        x = np.asarray(x)
-    sparse_or_numpy = _array.is_sparse(x) or _array.is_numpy(x)
-    real = x.dtype.kind in "biuf" if sparse_or_numpy else _array.namespace(x).isdtype(
-        x.dtype, ("bool", "integral", "real floating")
-    )  # fmt: skip
-    if not real:
-        raise TypeError(message(owner, "X", "an array of real numbers", x))
-    rule = "an array with at least one feature" if n_features is None else f"an array with {n_features} features"
-    if x.ndim == 0 or x.shape[-1] == 0 or n_features not in (None, x.shape[-1]):
-        raise ValueError(message(owner, "X", f"{rule} on its last axis", x))
+def _check_features(x: Any, n_features: int, owner: str) -> Array:
+    x = real_array(x, "X", owner, sparse=True)
+    if x.ndim == 0 or x.shape[-1] != n_features:
+        raise ValueError(message(owner, "X", f"an array with {n_features} features on its last axis", x))
     return x
 
 
@@ -292,13 +324,12 @@ def execute(program: Program, inputs: Sequence[Array], *, batch_size: int | None
     `batch_size` bounds the rows whose intermediate results are held; the compiled kernels hold few in any case.
     """
     first = inputs[0]
-    if _array.is_sparse(first):
-        rows = [x.tocsr() for x in inputs]
-        dtype = np.result_type(*(x.dtype for x in rows))
-        dtype = dtype if dtype in (np.float32, np.float64) else np.dtype(np.float64)
-        return _on_host(program, rows, dtype, sparse=True)
-    xp: Any = _array.namespace(*inputs)
     leading = tuple(first.shape[:-1])
+    if _array.is_sparse(first):
+        rows = [x.reshape(-1, x.shape[-1]).tocsr() for x in inputs]
+        dtype = np.result_type(*(x.dtype for x in rows))
+        return _on_host(program, rows, dtype, sparse=True).reshape(*leading, program.n_outputs)
+    xp: Any = _array.namespace(*inputs)
     flat = [xp.reshape(x, (-1, x.shape[-1])) for x in inputs]
     dtype = _array.result_dtype(*inputs)
     return xp.reshape(_execute_rows(program, flat, dtype, batch_size), (*leading, program.n_outputs))
@@ -307,24 +338,24 @@ def execute(program: Program, inputs: Sequence[Array], *, batch_size: int | None
 def _execute_rows(program: Program, inputs: list[Array], dtype: Any, batch_size: int | None) -> Array:
     first = inputs[0]
     xp: Any = _array.namespace(first)
-    if not (_array.is_torch(first) and _wants_gradient(inputs)):
-        if _array.has_triton(first):
-            from ntkit.sketches import _triton
+    differentiable = _array.is_torch(first) and _wants_gradient(inputs)
+    if _array.has_triton(first) and not differentiable:
+        from ntkit.sketches import _triton
 
-            return _triton.execute(program, [x.detach().to(dtype) for x in inputs], batch_size)
-        if _array.is_numpy(first) or (_array.is_torch(first) and first.device.type == "cpu"):
-            wide = dtype if dtype in (xp.float32, xp.float64) else xp.float32  # halves are computed in float32
-            views = [_array.host_view(x if x.dtype.itemsize >= 4 else xp.astype(x, wide)) for x in inputs]
-            out = _on_host(program, views, np.float64 if wide == xp.float64 else np.float32, sparse=False)
-            return xp.astype(_array.like(out, first), dtype, copy=False)
-    from ntkit.sketches import _agnostic
+        return _triton.execute(program, [x.detach().to(dtype) for x in inputs], batch_size)
+    half = dtype not in (xp.float32, xp.float64)  # 16-bit numbers are computed in float32 and rounded at the end
+    inputs = [xp.astype(x, xp.float32 if half else dtype, copy=False) for x in inputs]
+    views = [view for view in map(_array.host_view, inputs) if view is not None]
+    if views and not differentiable:
+        out = _array.like(_on_host(program, views, views[0].dtype, sparse=False), first)
+    else:
+        from ntkit.sketches import _agnostic
 
-    bytes_per_row = 8 * 4 * max(program.sizes)
-    batches = list(row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first)) or [slice(0, 0)]
-    parts = [
-        xp.concat(_agnostic.execute(program, [xp.astype(x[b, :], dtype) for x in inputs]), axis=-1) for b in batches
-    ]
-    return xp.concat(parts, axis=0) if parts else xp.zeros((0, program.n_outputs), dtype=dtype)
+        bytes_per_row = 8 * 4 * max(program.sizes)
+        batches = row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first)
+        parts = [_agnostic.execute(program, [x[b, :] for x in inputs]) for b in list(batches) or [slice(0, 0)]]
+        out = xp.concat([xp.concat(part, axis=-1) for part in parts], axis=0)
+    return xp.astype(out, dtype, copy=False)
 
 
 def _wants_gradient(inputs: Sequence[Any]) -> bool:

@@ -6,13 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ntkit._random import RandomState, generator, seed_sequence
-from ntkit._validation import check_int
+from ntkit._random import RandomState, generator
 from ntkit.sketches._base import Distribution, ProgramOperator
 from ntkit.sketches._draws import draw_signs
 from ntkit.sketches._program import Program
 
-_N_NONZEROS = 4
+_LARGEST = 2**30  # components: a row and its sign share 32 bits
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,12 @@ class CountSketch(Distribution):
     n_components: int
 
     def __post_init__(self) -> None:
-        check_int(self.n_features, "n_features", "CountSketch", minimum=1)
-        check_int(self.n_components, "n_components", "CountSketch", minimum=1)
+        self._check_sizes("n_features")
+        self._check_sizes("n_components", maximum=_LARGEST)
 
     def sample(self, rng: RandomState = None) -> OSNAPOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
-        return OSNAP(self.n_features, self.n_components, n_nonzeros=1).sample(rng)
+        return _sample(self._seed(rng), self.n_features, self.n_components, 1)
 
 
 @dataclass(frozen=True)
@@ -96,21 +95,23 @@ class OSNAP(Distribution):
 
     n_features: int
     n_components: int
-    n_nonzeros: int = _N_NONZEROS
+    n_nonzeros: int = 4
 
     def __post_init__(self) -> None:
-        check_int(self.n_features, "n_features", "OSNAP", minimum=1)
-        check_int(self.n_components, "n_components", "OSNAP", minimum=1, maximum=2**30)
-        check_int(self.n_nonzeros, "n_nonzeros", "OSNAP", minimum=1, maximum=self.n_components)
+        self._check_sizes("n_features")
+        self._check_sizes("n_components", maximum=_LARGEST)
+        self._check_sizes("n_nonzeros", maximum=self.n_components)
 
     def sample(self, rng: RandomState = None) -> OSNAPOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
-        seed = seed_sequence(rng, owner=f"{type(self).__name__}.sample")
-        m, s = self.n_components, self.n_nonzeros
-        edges = np.arange(s + 1) * m // s
-        size = (self.n_features, s)
-        rows = generator(seed, 0, "rows").integers(edges[:-1], edges[1:], size=size, dtype=np.int32)
-        return OSNAPOperator(rows=rows, signs=draw_signs(seed, 0, size=size), n_components=m)
+        return _sample(self._seed(rng), self.n_features, self.n_components, self.n_nonzeros)
+
+
+def _sample(seed: np.random.SeedSequence, n_features: int, m: int, s: int) -> OSNAPOperator:
+    edges = np.arange(s + 1) * m // s
+    size = (n_features, s)
+    rows = generator(seed, "rows").integers(edges[:-1], edges[1:], size=size, dtype=np.int32)
+    return OSNAPOperator(rows=rows, signs=draw_signs(seed, size=size), n_components=m)
 
 
 class OSNAPOperator(ProgramOperator):

@@ -8,8 +8,8 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._validation import check_int, message
-from ntkit.sketches._base import check_rows, execute
+from ntkit._validation import check_int, message, real_array
+from ntkit.sketches._base import execute
 from ntkit.sketches._program import Program, power_of_two
 
 
@@ -45,11 +45,14 @@ def fwht(X: Array, *, axis: int = -1, norm: str | None = None) -> Array:
     """
     if norm not in (None, "ortho"):
         raise ValueError(message("fwht", "norm", "None or 'ortho'", norm))
-    (X,) = check_rows((X,), (None,), "fwht")
-    xp = _array.namespace(X)
+    X = real_array(X, "X", "fwht")
+    if X.ndim == 0:
+        raise ValueError(message("fwht", "X", "an array with at least one axis", X))
     axis = check_int(axis, "axis", "fwht", minimum=-X.ndim, maximum=X.ndim - 1)
-    X = xp.moveaxis(X, axis, -1)
-    Y = execute(_program(X.shape[-1], norm), (X,))
+    if X.shape[axis] == 0:
+        raise ValueError(message("fwht", "X", f"an array with at least one entry along axis {axis}", X))
+    xp = _array.namespace(X)
+    Y = execute(_program(X.shape[axis], norm), (xp.moveaxis(X, axis, -1),))
     return xp.moveaxis(Y, -1, axis)
 
 

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from ntkit._random import RandomState, keyed, seed_sequence
-from ntkit._validation import check_bool, check_int
+from ntkit._random import RandomState, keyed
+from ntkit._validation import check_bool
 from ntkit.sketches._base import DegreesOperator, Distribution
 from ntkit.sketches._program import Floats, Program, power_of_two
 from ntkit.sketches.countsketch import OSNAP, OSNAPOperator
@@ -82,14 +82,13 @@ class PolySketch(Distribution):
     replace: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("n_features", "n_components", "degree", "n_nonzeros"):
-            check_int(getattr(self, name), name, "PolySketch", minimum=1)
+        self._check_sizes("n_features", "n_components", "degree", "n_nonzeros")
         check_bool(self.sparse, "sparse", "PolySketch")
         check_bool(self.replace, "replace", "PolySketch")
 
     def sample(self, rng: RandomState = None) -> PolySketchOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
-        seed = seed_sequence(rng, owner="PolySketch.sample")
+        seed = self._seed(rng)
         p, m, width = self.degree, self.n_components, power_of_two(self.n_components)
         root = (0, p)
 

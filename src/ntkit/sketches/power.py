@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ntkit._random import RandomState, keyed, seed_sequence
-from ntkit._validation import check_bool, check_int
+from ntkit._random import RandomState, keyed
+from ntkit._validation import check_bool
 from ntkit.sketches._base import DegreesOperator, Distribution
 from ntkit.sketches._program import Program
 from ntkit.sketches.countsketch import OSNAP, OSNAPOperator
@@ -71,14 +71,13 @@ class PowerSketch(Distribution):
     replace: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("n_features", "n_components", "degree", "n_nonzeros"):
-            check_int(getattr(self, name), name, "PowerSketch", minimum=1)
+        self._check_sizes("n_features", "n_components", "degree", "n_nonzeros")
         check_bool(self.sparse, "sparse", "PowerSketch")
         check_bool(self.replace, "replace", "PowerSketch")
 
     def sample(self, rng: RandomState = None) -> PowerSketchOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
-        seed = seed_sequence(rng, owner="PowerSketch.sample")
+        seed = self._seed(rng)
         d, m = self.n_features, self.n_components
         sparse = OSNAP(d, m, n_nonzeros=min(self.n_nonzeros, m))
         law = sparse if self.sparse else SRHT(d, m, replace=self.replace)
@@ -92,8 +91,7 @@ class PowerSketch(Distribution):
 class PowerSketchOperator(DegreesOperator):
     """Algorithm 1 with T = `first` and S = `square`.
 
-    As a linear map of x₁ ⊗ … ⊗ x_p it is a tree whose leaves are all T and whose nodes are all S. A program computes
-    nothing twice, so on x ⊗ … ⊗ x the tree becomes repeated squaring.
+    As a linear map of x₁ ⊗ … ⊗ x_p it is a tree whose leaves are all T and whose nodes are all S.
     """
 
     lowest = 1
@@ -104,21 +102,34 @@ class PowerSketchOperator(DegreesOperator):
 
     def emit(self, program: Program, *values: int) -> int:
         """Append the map; any number of factors will do."""
-        leaves = [self.first.emit(program, value) for value in values]
-
-        def squares(start: int, size: int) -> int:
-            if size == 1:
-                return leaves[start]
-            half = size // 2
-            return self.square.emit(program, squares(start, half), squares(start + half, half))
-
-        p, used = len(leaves), 0
-        z = -1
+        if len(set(values)) == 1:
+            return self._squares(program, values[0], len(values))
+        p, used, z = len(values), 0, -1
         for size in (1 << i for i in range(p.bit_length()) if p >> i & 1):
-            w = squares(used, size)
+            w = self._tree(program, values[used : used + size])
             z = self.square.emit(program, z, w) if used else w
             used += size
         return z
+
+    def _squares(self, program: Program, value: int, p: int) -> int:
+        """Algorithm 1: the digits of p from the lowest, the squares on the way."""
+        w = self.first.emit(program, value)
+        z = None
+        while p:
+            if p & 1:
+                z = w if z is None else self.square.emit(program, z, w)
+            p >>= 1
+            if p:
+                w = self.square.emit(program, w, w)
+        assert z is not None
+        return z
+
+    def _tree(self, program: Program, values: Sequence[int]) -> int:
+        """The same of 2^i vectors that may differ: what is a square there is a node here."""
+        if len(values) == 1:
+            return self.first.emit(program, values[0])
+        half = len(values) // 2
+        return self.square.emit(program, self._tree(program, values[:half]), self._tree(program, values[half:]))
 
     def emit_degrees(self, program: Program, value: int, degrees: Sequence[int]) -> list[int]:
         """Append the sketches of value^{⊗j}, which share their squares."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ntkit._random import RandomState, seed_sequence
-from ntkit._validation import check_bool, check_int
+from ntkit._random import RandomState
+from ntkit._validation import check_bool
 from ntkit.sketches._base import Distribution, ProgramOperator
 from ntkit.sketches._draws import draw_rows, draw_signs
 from ntkit.sketches._program import Program, power_of_two
@@ -59,17 +59,16 @@ class SRHT(Distribution):
     replace: bool = False
 
     def __post_init__(self) -> None:
-        check_int(self.n_features, "n_features", "SRHT", minimum=1)
-        check_int(self.n_components, "n_components", "SRHT", minimum=1)
+        self._check_sizes("n_features", "n_components")
         check_bool(self.replace, "replace", "SRHT")
 
     def sample(self, rng: RandomState = None) -> SRHTOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
-        seed = seed_sequence(rng, owner="SRHT.sample")
+        seed = self._seed(rng)
         n = power_of_two(self.n_features)
         return SRHTOperator(
-            signs=draw_signs(seed, 0, size=self.n_features),
-            rows=draw_rows(seed, 0, n=n, size=self.n_components, replace=self.replace),
+            signs=draw_signs(seed, size=self.n_features),
+            rows=draw_rows(seed, n=n, size=self.n_components, replace=self.replace),
         )
 
 

@@ -11,8 +11,8 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
-from ntkit._random import RandomState, keyed, seed_sequence
-from ntkit._validation import check_bool, check_int
+from ntkit._random import RandomState, keyed
+from ntkit._validation import check_bool
 from ntkit.sketches._agnostic import hadamard
 from ntkit.sketches._base import Distribution, Operator, ProgramOperator, check_factors, check_rows, execute
 from ntkit.sketches._draws import draw_rows, draw_signs
@@ -74,15 +74,15 @@ class TensorSRHT(Distribution):
     replace: bool = False
 
     def __post_init__(self) -> None:
-        check_int(self.degree, "degree", "TensorSRHT", minimum=1)
-        check_factors(self.n_features, self.degree, "TensorSRHT")
-        check_int(self.n_components, "n_components", "TensorSRHT", minimum=1)
+        self._check_sizes("degree", "n_components")
+        sizes = check_factors(self.n_features, self.degree, type(self).__name__)
+        object.__setattr__(self, "n_features", sizes if isinstance(self.n_features, tuple | list) else sizes[0])
         check_bool(self.replace, "replace", "TensorSRHT")
 
     def sample(self, rng: RandomState = None) -> TensorSRHTOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
-        seed = seed_sequence(rng, owner="TensorSRHT.sample")
-        sizes = check_factors(self.n_features, self.degree, "TensorSRHT")
+        seed = self._seed(rng)
+        sizes = check_factors(self.n_features, self.degree, type(self).__name__)
         m = self.n_components
         return TensorSRHTOperator(
             signs=tuple(draw_signs(seed, i, size=d) for i, d in enumerate(sizes)),
@@ -160,14 +160,14 @@ class TensorSketch(Distribution):
     degree: int = 2
 
     def __post_init__(self) -> None:
-        check_int(self.degree, "degree", "TensorSketch", minimum=1)
-        check_factors(self.n_features, self.degree, "TensorSketch")
-        check_int(self.n_components, "n_components", "TensorSketch", minimum=1)
+        self._check_sizes("degree", "n_components")
+        sizes = check_factors(self.n_features, self.degree, type(self).__name__)
+        object.__setattr__(self, "n_features", sizes if isinstance(self.n_features, tuple | list) else sizes[0])
 
     def sample(self, rng: RandomState = None) -> TensorSketchOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
-        seed = seed_sequence(rng, owner="TensorSketch.sample")
-        sizes = check_factors(self.n_features, self.degree, "TensorSketch")
+        seed = self._seed(rng)
+        sizes = check_factors(self.n_features, self.degree, type(self).__name__)
         return TensorSketchOperator(
             tuple(CountSketch(d, self.n_components).sample(keyed(seed, i)) for i, d in enumerate(sizes))
         )
@@ -197,11 +197,12 @@ class TensorSketchOperator(Operator):
         """Convolve the outputs of a program of this operator, in row batches."""
         first = X[0]
         if first.ndim == 1:
-            return self.run(program, tuple(x[None, :] for x in X), batch_size)[0, :]
+            return self.run(program, tuple(x.reshape(1, -1) for x in X), batch_size)[0, :]
+        if 0 in first.shape[:-1]:
+            return execute(program, X)[..., : self.n_components]
         item = 8 * 4 * self.degree * self.n_components
         rows = row_batches(first.shape[0], item, batch_size=batch_size, like=None if _array.is_sparse(first) else first)
         parts = [self._convolved(execute(program, tuple(x[b, ...] for x in X))) for b in rows]
-        parts = parts or [self._convolved(execute(program, X))]
         return parts[0] if len(parts) == 1 else _array.namespace(parts[0]).concat(parts, axis=0)
 
     def _convolved(self, counts: Array) -> Array:

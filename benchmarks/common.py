@@ -1,0 +1,61 @@
+"""What the benchmarks share: versions for the record, memory, medians of functions that take turns."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import statistics
+import time
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+def versions(device="numpy"):
+    import numba
+    import numpy
+    import scipy
+
+    import ntkit
+
+    accelerator = None
+    if device == "cuda":
+        import torch
+
+        accelerator = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    return {
+        "accelerator": accelerator,
+        "ntkit": ntkit.__version__,
+        "numpy": numpy.__version__,
+        "scipy": scipy.__version__,
+        "numba": numba.__version__,
+        "python": platform.python_version(),
+        "cpu": platform.processor() or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def memory_mib(field="VmHWM"):
+    """Peak resident memory of this process (getrusage would count what its parent held at the fork)."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(rf"{field}:\s+(\d+)", status)[1]) / 1024
+
+
+def medians(functions, rounds, before=lambda: None):
+    """Median seconds of each function; they take turns, so that all see the same load of the machine.
+
+    Each starts after a pause: threads of OpenMP spin for a while after their work, at the cost of whoever is next.
+    """
+    seconds = {name: [] for name in functions}
+    for function in functions.values():
+        function()
+    for _ in range(rounds):
+        for name, function in functions.items():
+            time.sleep(0.05)
+            before()
+            start = time.perf_counter()
+            function()
+            before()
+            seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
