@@ -1,4 +1,4 @@
-"""Checks of randomized maps (STYLE, section 6). Each raises AssertionError on a map that it rejects.
+"""Checks of randomized maps. Each raises AssertionError on a map that it rejects.
 
 All take a function from a seed to a drawn map X ↦ Z and judge the Gram matrices Z Zᵀ of a few rows over many seeds.
 The level of a check is the probability of a false alarm for a correct map. It is nominal: products of high degree

@@ -41,9 +41,10 @@ def test_numpy_arrays_do_not_load_torch(code):
     assert not modules.intersection(("torch", "dask", "matplotlib"))
 
 
-@pytest.mark.parametrize(
-    "module", ["ntkit", "ntkit.display", "ntkit.features", "ntkit.kernels", "ntkit.networks", "ntkit.sketches"]
-)
+MODULES = [f"ntkit.{name}" for name in ("display", "features", "kernels", "networks", "sketches")]
+
+
+@pytest.mark.parametrize("module", ["ntkit", *MODULES])
 def test_every_public_name_exists_and_is_documented(module):
     namespace = import_module(module)
     assert len(set(namespace.__all__)) == len(namespace.__all__) > 0
