@@ -16,6 +16,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+
 from common import RESULTS, medians, memory_mib, versions
 
 METHODS = ("tree", "power", "count")
