@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from common import RESULTS, medians, memory_mib, versions
+from common import RESULTS, device_medians, medians, memory_mib, versions
 
 METHODS = ("tree", "power", "count")
 SEEDS = 5
@@ -165,9 +165,8 @@ def tensor(rounds, device):
 
     from ntkit.sketches import TensorSRHT
 
-    synchronize = torch.cuda.synchronize if device == "cuda" else lambda: None
     rows = []
-    entries = 2**26 if device == "cuda" else 2**22
+    entries, clock = (2**28, device_medians) if device == "cuda" else (2**22, medians)
     for dtype in (torch.float32, torch.bfloat16) if device == "cuda" else (torch.float32,):
         for n in SIZES:
             X, Y = (torch.randn(entries // n, n, device=device).to(dtype) for _ in range(2))
@@ -176,7 +175,7 @@ def tensor(rounds, device):
             functions = {"ntkit": lambda: operator.apply(X, Y), "copy": lambda: Z.copy_(X)}
             if dtype == torch.float32:
                 functions |= {k: lambda f=f: f(X, Y) for k, f in fft_formulations(n, device).items()}
-            seconds = medians(functions, rounds, before=synchronize)
+            seconds = clock(functions, rounds)
             exact = TensorSRHT(n, n).sample(0).apply(X[:64].double(), Y[:64].double())
             error = float((operator.apply(X[:64], Y[:64]).double() - exact).norm() / exact.norm())
             for name, value in seconds.items():
@@ -239,7 +238,7 @@ def polysketch_on_device(rounds):
             exact = operator.apply(X[:256].double())
             error = float((operator.apply(X[:256]).double() - exact).norm() / exact.norm())
             functions = {"one degree": lambda: operator.apply(X), "all degrees": lambda: operator.apply_degrees(X)}
-            for name, value in medians(functions, rounds, before=torch.cuda.synchronize).items():
+            for name, value in device_medians(functions, rounds).items():
                 row = {"task": f"{law.__name__}, degree 8, 65536 × 1024 → 1024, {str(dtype)[6:]}", "contestant": name}
                 rows.append(row | {"seconds": value, "rows_per_second": len(X) / value, "rounding_error": error})
     return rows

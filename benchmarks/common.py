@@ -42,7 +42,7 @@ def memory_mib(field="VmHWM"):
     return int(re.search(rf"{field}:\s+(\d+)", status)[1]) / 1024
 
 
-def medians(functions, rounds, before=lambda: None):
+def medians(functions, rounds):
     """Median seconds of each function; they take turns, so that all see the same load of the machine.
 
     Each starts after a pause: threads of OpenMP spin for a while after their work, at the cost of whoever is next.
@@ -53,9 +53,24 @@ def medians(functions, rounds, before=lambda: None):
     for _ in range(rounds):
         for name, function in functions.items():
             time.sleep(0.05)
-            before()
             start = time.perf_counter()
             function()
-            before()
             seconds[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in seconds.items()}
+
+
+def device_medians(functions, rounds):
+    """The same on a CUDA device, by its own clock."""
+    import torch
+
+    seconds = {name: [] for name in functions}
+    for k in range(rounds + 3):  # the first rounds compile and warm up
+        for name, function in functions.items():
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            start.record()
+            function()
+            stop.record()
+            stop.synchronize()
+            if k >= 3:
+                seconds[name].append(start.elapsed_time(stop) / 1000)
     return {name: statistics.median(times) for name, times in seconds.items()}

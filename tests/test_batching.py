@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -104,3 +107,22 @@ def test_progress_bar_counts_the_tasks(capsys):
     run_on_threads(lambda _: None, range(7), progress="tiles")
     assert "tiles" in (text := capsys.readouterr().err)
     assert "7/7" in text
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_process_has_threads_of_its_own():
+    code = """
+import os
+import numba
+from ntkit._batching import run_on_threads
+numba.config.NUMBA_NUM_THREADS = 2
+done = []
+run_on_threads(done.append, range(4))
+child = os.fork()
+if child == 0:
+    run_on_threads(done.append, range(4))
+    os._exit(0 if len(done) == 8 else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert out.stdout.strip() == "0", out.stderr

@@ -108,7 +108,9 @@ class Operator(ABC):
         return Composition(self, other)
 
     def __repr__(self) -> str:
-        sizes = " × ".join(str(d) for d in self.factors)
+        d, p = self.factors[0], self.degree
+        equal = p > 1 and len(set(self.factors)) == 1
+        sizes = f"{d}^{p}" if equal else " × ".join(map(str, self.factors))
         return f"{type(self).__name__}({sizes} → {self.n_components})"
 
 

@@ -52,7 +52,8 @@ LOAD, CONSTANT, HADAMARD, GATHER, PRODUCT, SCATTER, SPREAD, COPY, STORE = range(
 BLOCK = 256  # vectors whose transform stays in the first-level cache (16 KiB)
 AHEAD = 24  # nonzeros whose draws are on their way from memory
 CHUNK = 2**23  # bytes of input and output that a thread takes at a time
-TASKS_PER_THREAD = 4  # so that threads end together; handing out one costs about 0.1 ms
+TASKS_PER_THREAD = 4  # so that threads end together
+LEAST = 2**19  # numbers computed per task, some 0.1 ms: less is not worth a thread
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,9 +201,10 @@ def execute(program: Program, translation: Translation, inputs: list[Any], out: 
     width = lanes(dtype)
     n_rows, n_outputs = out.shape
     row_bytes = (sum(program.n_features) * (not sparse) + n_outputs) * dtype.itemsize
-    step = max(CHUNK // max(row_bytes, 1) // width, 1) * width
-    step = min(step, max(-(-n_rows // (TASKS_PER_THREAD * numba.config.NUMBA_NUM_THREADS)) // width, 1) * width)
-
+    most = CHUNK // max(row_bytes, 1)
+    fewest = LEAST // sum(program.sizes)
+    step = min(most, max(fewest, n_rows // (TASKS_PER_THREAD * numba.config.NUMBA_NUM_THREADS)))
+    step = max(step // width, 1) * width
     idle: list[np.ndarray] = []  # scratch of threads between two tasks: fresh memory costs a page fault per 4 KiB
 
     def work(start: int) -> None:

@@ -28,6 +28,7 @@ LONGEST = 16384  # entries of a row, and of a result, that one program holds
 TILE = 2048  # entries of all rows that a program takes at a time, if rows are shorter
 PER_WARP = 2048  # entries per warp, of four warps at least
 PROGRAMS_PER_PROCESSOR = 16  # each takes many rows, while it loads the next ones; 4 to 32 made little difference
+SMALL = 2**28  # bytes that are worth no question how much memory is free: the driver takes its time to answer
 _PARTS = {torch.float32: 3, torch.float16: 2, torch.bfloat16: 1}  # bfloat16 numbers that make up an entry
 
 
@@ -37,8 +38,10 @@ def execute(program: Program, inputs: list[torch.Tensor], batch_size: int | None
     inputs = [x.contiguous() for x in inputs]
     out = torch.empty((first.shape[0], program.n_outputs), dtype=first.dtype, device=first.device)
     bytes_per_row = 6 * max(program.sizes) * first.dtype.itemsize
+    few = batch_size is None and first.shape[0] * bytes_per_row < SMALL
+    batches = [slice(None)] if few else row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first)
     with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
-        for rows in row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first):
+        for rows in batches:
             _execute_batch(program, [x[rows] for x in inputs], out[rows])
     return out
 
