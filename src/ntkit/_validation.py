@@ -91,9 +91,9 @@ def check_data(X: Any, name: str, owner: str, *, ndims: Sequence[int] = (2,), sp
     return X
 
 
-def real_array(X: Any, name: str, owner: str, *, sparse: bool = False) -> Array:
-    """Return `X` as an array of real numbers, of any rank; sparse rows as CSR without duplicates."""
-    return _as_real(_as_array(X, name, owner, sparse=sparse), name, owner)
+def real_array(X: Any, name: str, owner: str, *, sparse: bool = False, canonical: bool = True) -> Array:
+    """Return `X` as an array of real numbers, of any rank; sparse rows as CSR, without duplicates if `canonical`."""
+    return _as_real(_as_array(X, name, owner, sparse=sparse, canonical=canonical), name, owner)
 
 
 def check_same_kind(X: Array, Y: Array, owner: str) -> None:
@@ -120,14 +120,14 @@ def check_same_library(X: Array, Y: Array, owner: str) -> None:
         )
 
 
-def _as_array(X: Any, name: str, owner: str, *, sparse: bool) -> Array:
+def _as_array(X: Any, name: str, owner: str, *, sparse: bool, canonical: bool) -> Array:
     if X is None:  # NumPy would make it a NaN
         raise TypeError(message(owner, name, "an array of real numbers", X))
     if _array.is_sparse(X):
         if not sparse:
             raise TypeError(message(owner, name, "a dense array", X, "Call .toarray() on it if it fits in memory."))
         rows = X.tocsr()
-        if not rows.has_canonical_format:
+        if canonical and not rows.has_canonical_format:
             rows = rows.copy() if rows is X else rows  # never sum duplicates in the caller's array
             rows.sum_duplicates()
         return rows

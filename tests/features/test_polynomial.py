@@ -181,3 +181,19 @@ def test_bad_rows():
 def test_zero_rows_map_to_zero_without_a_constant(method):
     Z = PolynomialSketch(degree=3, n_components=16, method=method, random_state=0).fit_transform(np.zeros((2, 5)))
     assert not Z.any()
+
+
+def test_a_failed_fit_leaves_the_map_unfitted():
+    sketch = PolynomialSketch(random_state=-1)
+    with pytest.raises(ValueError, match="random_state"):
+        sketch.fit(np.ones((2, 3)))
+    with pytest.raises(NotFittedError):
+        sketch.transform(np.ones((2, 3)))
+
+
+def test_names_are_those_of_the_fitted_map():
+    sketch = PolynomialSketch(n_components=4, random_state=0)
+    with pytest.raises(NotFittedError):
+        sketch.get_feature_names_out()
+    sketch.fit(np.ones((2, 3))).set_params(n_components=9)
+    assert len(sketch.get_feature_names_out()) == sketch.transform(np.ones((2, 3))).shape[1] == 4

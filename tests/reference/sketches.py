@@ -172,3 +172,20 @@ def variance(
         both = B - C if n > 1 else 0.0
         total = total + (b / n_components) ** 2 * ((A - C) / b + (1 - 1 / b) * both)
     return total
+
+
+def tensor_sketch_variance(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray], n_components: int) -> float | np.ndarray:
+    """Var⟨S(x₁ ⊗ … ⊗ x_p), S(y₁ ⊗ … ⊗ y_p)⟩ of a TensorSketch.
+
+    In each factor the signs leave three pairings of the four indices: same tuples (c²), and T, U. Collisions of T or U
+    alone have probability 1/m, of a mixture κ/m².
+    """
+    m = n_components
+    every, with_t, with_u, same = 1.0, 1.0, 1.0, 1.0
+    for x, y in zip(xs, ys, strict=True):
+        c = np.sum(x * y, axis=-1) ** 2
+        fourth = np.sum(x * x * y * y, axis=-1)
+        t, u = np.sum(x * x, axis=-1) * np.sum(y * y, axis=-1) - fourth, c - fourth
+        every, with_t, with_u, same = every * (c + t + u), with_t * (c + t), with_u * (c + u), same * c
+    mixed = every - with_t - with_u + same
+    return (with_t + with_u - 2 * same) / m + (1 if m % 2 else 2) * mixed / m**2

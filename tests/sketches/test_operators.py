@@ -477,6 +477,25 @@ def test_degrees_at_once_in_all_libraries(name, to_library):
     np.testing.assert_array_equal(operator.apply_degrees(X)[5:9], operator.apply_degrees(X[5:9]))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # torch's own, on its first use of these
+@pytest.mark.parametrize("law", [SRHT(5, 7), TensorSRHT(5, 7), PolySketch(5, 7, 3), TensorSketch(5, 7), OSNAP(5, 8)])
+def test_forward_derivatives_and_function_transforms(law, rng):
+    import torch
+    from torch.autograd import forward_ad
+
+    operator = law.sample(0)
+    X, V = torch.from_numpy(rng.standard_normal((2, 3, 5)))
+    with forward_ad.dual_level():
+        tangent = forward_ad.unpack_dual(operator.apply(forward_ad.make_dual(X, V))).tangent
+    step = 1e-6
+    expected = (operator.apply(X + step * V) - operator.apply(X - step * V)) / (2 * step)
+    np.testing.assert_allclose(tangent, expected, atol=1e-7)
+    assert_close(torch.func.jvp(operator.apply, (X,), (V,))[1], tangent)
+    assert_close(torch.func.vmap(operator.apply)(X), operator.apply(X))
+    slope = torch.func.jacrev(operator.apply)(X[0])
+    assert_close(slope @ V[0], tangent[0])
+
+
 @pytest.mark.parametrize("name", DEGREES)
 def test_gradients_of_degrees(name):
     import torch

@@ -16,8 +16,6 @@ from ntkit._validation import check_data
 class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base class: rows in (NumPy, pandas, SciPy sparse, torch), features of the same library out."""
 
-    n_components: int
-
     def _check_rows(self, X: Any, *, reset: bool) -> Array:
         """Validate the rows of `fit` (`reset`) or `transform`."""
         if not reset:
@@ -34,10 +32,6 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
                 "as input."
             )
         return X
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.n_components
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -18,8 +18,9 @@ _METHODS = ("tree", "power", "count")
 class PolynomialSketch(FeatureMap):
     """Features Z with Z(x)·Z(y) ≈ (γ⟨x, y⟩ + c)^p, the polynomial kernel, by a sketch of x ⊗ … ⊗ x.
 
-    Drop-in for scikit-learn's ``PolynomialCountSketch``, many times faster, and far more accurate for high degrees
-    (the error of a tensor sketch grows like 3^{p/2}, that of the tree like √p). c > 0 appends a feature √c to √γ x.
+    Drop-in for scikit-learn's ``PolynomialCountSketch``, many times faster, and more accurate for high degrees (the
+    error of a tensor sketch grows like 2^{p/2} or faster, that of the tree like √p). c > 0 appends a feature √c to
+    √γ x.
 
     Parameters
     ----------
@@ -113,16 +114,18 @@ class PolynomialSketch(FeatureMap):
         constant = check_real(self.coef0, "coef0", name, minimum=0) ** 0.5
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
+        seed = seed_sequence(self.random_state, owner=name)
         X = self._check_rows(X, reset=True)
         n_features = self.n_features_in_ + (constant > 0)
-        seed = seed_sequence(self.random_state, owner=name)
-        sparse = _array.is_sparse(X)
-        laws: dict[str, PolySketch | PowerSketch | TensorSketch] = {
-            "tree": PolySketch(n_features, m, degree=degree, sparse=sparse),
-            "power": PowerSketch(n_features, m, degree=degree, sparse=sparse),
-            "count": TensorSketch(n_features, m, degree=degree),
-        }
-        self.sketch_ = laws[method].sample(seed)
+        law: PolySketch | PowerSketch | TensorSketch
+        if method == "count":
+            law = TensorSketch(n_features, m, degree=degree)
+        elif method == "power":
+            law = PowerSketch(n_features, m, degree=degree, sparse=_array.is_sparse(X))
+        else:
+            law = PolySketch(n_features, m, degree=degree, sparse=_array.is_sparse(X))
+        self.sketch_ = law.sample(seed)
+        self._n_features_out = m
         self._load = {"scale": scale} | ({"constant": constant} if constant > 0 else {})
         self._program = self.sketch_.program(**self._load)
         return self

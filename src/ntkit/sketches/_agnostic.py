@@ -20,7 +20,6 @@ from ntkit.sketches._program import (
     Program,
     Scatter,
     Slice,
-    Step,
     operands,
     power_of_two,
 )
@@ -30,24 +29,25 @@ _FACTOR = 64  # H_n is applied as a product of Hadamard matrices of at most this
 
 def execute(program: Program, inputs: Sequence[Array]) -> list[Array]:
     """Return the outputs of the program, one (n_rows, size) array each."""
-    return interpret(program, lambda step, values: evaluate(step, values, inputs, program))
+    return interpret(program, lambda number, values: evaluate(program, number, values, inputs))
 
 
-def interpret(program: Program, run: Callable[[Step, dict[int, Array]], Array]) -> list[Array]:
-    """Call `run` on every step with the values so far; values that nobody reads again are dropped."""
+def interpret(program: Program, run: Callable[[int, dict[int, Any]], Any]) -> list[Any]:
+    """Call `run` on the number of every step with the values so far; values that nobody reads again are dropped."""
     last = program.last_use()
-    values: dict[int, Array] = {}
+    values: dict[int, Any] = {}
     outputs = set(program.outputs)
     for number, step in enumerate(program.steps):
-        values[number] = run(step, values)
+        values[number] = run(number, values)
         for used in {number, *operands(step)}:
             if last[used] == number and used not in outputs:
                 del values[used]
     return [values[value] for value in program.outputs]
 
 
-def evaluate(step: Step, values: dict[int, Array], inputs: Sequence[Array], program: Program) -> Array:
+def evaluate(program: Program, number: int, values: dict[int, Array], inputs: Sequence[Array]) -> Array:
     """Value of one step."""
+    step, size = program.steps[number], program.sizes[number]
     like = inputs[0]
     xp: Any = _array.namespace(like)
     if isinstance(step, Load):
@@ -62,12 +62,11 @@ def evaluate(step: Step, values: dict[int, Array], inputs: Sequence[Array], prog
     if isinstance(step, Product):
         return step.scale * take(values[step.a], step.a_rows) * take(values[step.b], step.b_rows)
     if isinstance(step, Scatter):
-        return _scatter(step, values[step.value], _size(step, program))
+        return _scatter(step, values[step.value], size)
     if isinstance(step, Concatenate):
         return xp.concat([values[value] for value in step.values], axis=-1)
     assert isinstance(step, Slice)
-    stop = step.start + _size(step, program)
-    return values[step.value][..., step.start : stop]
+    return values[step.value][..., step.start : step.start + size]
 
 
 def hadamard(x: Array) -> Array:
@@ -137,7 +136,3 @@ def _scatter(step: Scatter, x: Array, size: int) -> Array:
         else:
             out = out.index_add(1, xp.asarray(rows[:, k], device=_array.device(x)), terms)
     return out
-
-
-def _size(step: Step, program: Program) -> int:
-    return program.sizes[next(i for i, other in enumerate(program.steps) if other is step)]

@@ -14,10 +14,11 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._random import RandomState, keyed, seed_sequence
-from ntkit._validation import check_int, check_same_library, message, real_array
+from ntkit._validation import check_int, check_same_library, describe, message, real_array
 from ntkit.sketches._program import Program
 
 AnyOperator = TypeVar("AnyOperator", bound="Operator")
+_CACHED = ("_power", "_tensor", "_programs")  # made anew where an operator is unpickled
 _LARGEST_MATRIX = 2**24  # entries that `matrix` will write out
 
 
@@ -97,7 +98,9 @@ class Operator(ABC):
 
     def __matmul__(self, other: object) -> Operator:
         if not isinstance(other, Operator):
-            return NotImplemented
+            raise TypeError(
+                f"outer @ inner composes two operators. Got {describe(other)} on the right. To map rows use apply(X)."
+            )
         if self.factors != (other.n_components,):
             raise ValueError(
                 f"outer @ inner needs an outer operator on the {other.n_components} components of the inner one. "
@@ -149,7 +152,7 @@ class ProgramOperator(Operator):
         return program
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if not isinstance(value, Program | dict)}
+        return {name: value for name, value in self.__dict__.copy().items() if name not in _CACHED}
 
 
 class DegreesOperator(ProgramOperator):
@@ -174,6 +177,12 @@ class DegreesOperator(ProgramOperator):
         Returns
         -------
         array of shape (…, len(degrees), n_components)
+
+        Notes
+        -----
+        In a PolySketch the low degrees go through the nodes of the whole tree too: at p = 8 the error of degree 1 is
+        two thirds of that of degree 8. If one of them carries much weight, take it apart: degree 0 is the constant 1,
+        degree 1 is x itself.
         """
         owner = f"{type(self).__name__}.apply_degrees"
         allowed = range(self.lowest, self.degree + 1)
@@ -210,12 +219,11 @@ class Composition(Operator):
         return self.outer.apply(self.inner.apply(*X))
 
 
-class FusedComposition(ProgramOperator):
+class FusedComposition(ProgramOperator, Composition):
     """A composition in one pass over the rows."""
 
-    def __init__(self, outer: ProgramOperator, inner: ProgramOperator):
-        self.outer, self.inner = outer, inner
-        self.factors, self.n_components = inner.factors, outer.n_components
+    outer: ProgramOperator
+    inner: ProgramOperator
 
     def emit(self, program: Program, *values: int) -> int:
         """Append inner, then outer."""
@@ -237,13 +245,10 @@ class DirectSum(Operator):
         return _array.namespace(*parts).concat(parts, axis=-1)
 
 
-class FusedDirectSum(ProgramOperator):
+class FusedDirectSum(ProgramOperator, DirectSum):
     """A direct sum in one pass over the rows."""
 
-    def __init__(self, *operators: ProgramOperator):
-        self.operators = operators
-        self.factors = (sum(operator.factors[0] for operator in operators),)
-        self.n_components = sum(operator.n_components for operator in operators)
+    operators: tuple[ProgramOperator, ...]
 
     def emit(self, program: Program, *values: int) -> int:
         """Append slices, the operators and a concatenation."""
@@ -269,6 +274,7 @@ def direct_sum(*operators: Operator) -> Operator:
     Parameters
     ----------
     *operators : operators of degree 1
+        Sparse rows are made dense, W at a time, before they are split.
 
     Returns
     -------
@@ -314,7 +320,7 @@ def check_rows(X: Sequence[Any], factors: Sequence[int], owner: str) -> tuple[Ar
 
 
 def _check_features(x: Any, n_features: int, owner: str) -> Array:
-    x = real_array(x, "X", owner, sparse=True)
+    x = real_array(x, "X", owner, sparse=True, canonical=False)  # a linear map adds duplicates up by itself
     if x.ndim == 0 or x.shape[-1] != n_features:
         raise ValueError(message(owner, "X", f"an array with {n_features} features on its last axis", x))
     return x
@@ -346,11 +352,16 @@ def _execute_rows(program: Program, inputs: list[Array], dtype: Any, batch_size:
 
         return _triton.execute(program, [x.detach().to(dtype) for x in inputs], batch_size)
     half = dtype not in (xp.float32, xp.float64)  # 16-bit numbers are computed in float32 and rounded at the end
-    inputs = [xp.astype(x, xp.float32 if half else dtype, copy=False) for x in inputs]
-    views = [view for view in map(_array.host_view, inputs) if view is not None]
-    if views and not differentiable:
-        out = _array.like(_on_host(program, views, views[0].dtype, sparse=False), first)
+    wide = xp.float32 if half else dtype
+    if _array.is_torch(first) and half:
+        inputs = [xp.astype(x, wide, copy=False) for x in inputs]
+    views = [] if differentiable else [view for view in map(_array.host_view, inputs) if view is not None]
+    if views:
+        # Other types are converted in the compiled code's own row batches.
+        numbers = np.float64 if wide == xp.float64 else np.float32
+        out = _array.like(_on_host(program, views, numbers, sparse=False), first)
     else:
+        inputs = [xp.astype(x, wide, copy=False) for x in inputs]
         from ntkit.sketches import _agnostic
 
         bytes_per_row = 8 * 4 * max(program.sizes)
@@ -361,9 +372,15 @@ def _execute_rows(program: Program, inputs: list[Array], dtype: Any, batch_size:
 
 
 def _wants_gradient(inputs: Sequence[Any]) -> bool:
+    """Whether torch is to differentiate, in any of its modes, or to map over the inputs."""
     import torch
+    from torch.autograd.forward_ad import unpack_dual
 
-    return torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    if any(torch._C._functorch.is_functorch_wrapped_tensor(x) for x in inputs):  # torch.func
+        return True
+    if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
+        return True
+    return any(unpack_dual(x).tangent is not None for x in inputs)
 
 
 def _on_host(program: Program, inputs: list[Any], dtype: Any, *, sparse: bool) -> np.ndarray:

@@ -21,5 +21,5 @@ def draw_rows(seed: np.random.SeedSequence, *key: int | str, n: int, size: int, 
     rng = generator(seed, *key, "rows")
     if replace:
         return rng.integers(n, size=size, dtype=np.int32)
-    rounds = [rng.permutation(n) for _ in range(-(-size // n))]
-    return np.concatenate(rounds)[:size].astype(np.int32)
+    rounds = np.tile(np.arange(n, dtype=np.int32), (-(-size // n), 1))
+    return rng.permuted(rounds, axis=1).ravel()[:size]

@@ -22,9 +22,9 @@ import triton.language as tl
 
 from ntkit._batching import row_batches
 from ntkit.sketches import _agnostic
-from ntkit.sketches._program import Gather, Hadamard, Load, Product, Program, Step, operands, power_of_two
+from ntkit.sketches._program import Gather, Hadamard, Load, Product, Program, operands, power_of_two
 
-LONGEST = 16384  # entries of a row, and of a result, that one program holds
+LONGEST = 16384  # entries of a row that one program transforms
 TILE = 2048  # entries of all rows that a program takes at a time, if rows are shorter
 PER_WARP = 2048  # entries per warp, of four warps at least
 PROGRAMS_PER_PROCESSOR = 16  # each takes many rows, while it loads the next ones; 4 to 32 made little difference
@@ -50,31 +50,40 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
     ends = np.cumsum([program.sizes[value] for value in program.outputs])
     views = [out[:, end - program.sizes[value] : end] for value, end in zip(program.outputs, ends, strict=True)]
     targets = dict(zip(program.outputs, views, strict=True))
-    numbers = {id(step): number for number, step in enumerate(program.steps)}
 
-    def run(step: Step, values: dict[int, Any]) -> Any:
-        number = numbers[id(step)]
-        fits = inputs[0].dtype in _PARTS and program.sizes[number] <= LONGEST
+    def place(number: int) -> torch.Tensor:
+        """Where a value goes: its columns of the result, or memory of its own."""
+        if number in targets:
+            return targets[number]
+        return torch.empty((out.shape[0], program.sizes[number]), dtype=out.dtype, device=out.device)
+
+    def run(number: int, values: dict[int, Any]) -> Any:
+        step = program.steps[number]
+        tables = program.cache.setdefault((out.device, number), {})
         if isinstance(step, Load) and step.constant is None:
             return _Scaled(inputs[step.source], step.scale)
-        if isinstance(step, Hadamard) and fits and np.ptp(np.abs(step.diagonal)) == 0:
+        if isinstance(step, Hadamard) and _fits(step, out):
             x = values[step.value]
-            x = x if isinstance(x, _Scaled) else _Scaled(x, 1.0)
-            return _Transform(x.rows, np.sign(step.diagonal), x.scale * abs(step.diagonal[0]))
-        read = [values[value] for value in operands(step)]
-        if isinstance(step, Gather | Product) and fits and all(isinstance(x, _Transform) for x in read):
-            tables = program.cache.setdefault((out.device, number), {})
-            result = targets.get(number)
-            if result is None:
-                result = torch.empty((out.shape[0], program.sizes[number]), dtype=out.dtype, device=out.device)
-            _launch(step, read, tables, result)
-            return result
-        return _agnostic.evaluate(step, {value: _computed(x) for value, x in values.items()}, inputs, program)
+            x = x if isinstance(x, _Scaled) else _Scaled(_computed(x), 1.0)
+            transform = _Transform(x.rows, np.sign(step.diagonal), x.scale * abs(step.diagonal[0]))
+            return _computed(transform, place(number), tables) if number in targets else transform
+        read = {value: values[value] for value in operands(step)}
+        if isinstance(step, Gather | Product) and all(isinstance(x, _Transform) for x in read.values()):
+            return _launch(step, [values[value] for value in operands(step)], tables, place(number))
+        wide = torch.float64 if out.dtype == torch.float64 else torch.float32  # sums of halves need more digits
+        known = {value: _computed(x).to(wide) for value, x in read.items()}
+        return _agnostic.evaluate(program, number, known, [x.to(wide) for x in inputs]).to(out.dtype)
 
     results = _agnostic.interpret(program, run)
     for value, view, result in zip(program.outputs, views, results, strict=True):
         if result is not targets[value] or view is not targets[value]:
             view.copy_(_computed(result))
+
+
+def _fits(step: Hadamard, out: torch.Tensor) -> bool:
+    """Whether a transform can be left to whoever gathers from it: not too long, signs of one size, not float64."""
+    short = len(step.diagonal) <= LONGEST
+    return short and out.dtype in _PARTS and np.ptp(np.abs(step.diagonal)) == 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,46 +103,59 @@ class _Transform:
     scale: float
 
 
-def _computed(x: torch.Tensor | _Scaled | _Transform) -> torch.Tensor:
+def _computed(
+    x: torch.Tensor | _Scaled | _Transform, out: torch.Tensor | None = None, tables: dict[str, Any] | None = None
+) -> torch.Tensor:
+    """The value itself; a transform is gathered in order."""
     if isinstance(x, torch.Tensor):
         return x
     if isinstance(x, _Scaled):
         return x.rows * x.scale if x.scale != 1.0 else x.rows
     n = power_of_two(x.rows.shape[1])
+    if out is None:
+        out = torch.empty((x.rows.shape[0], n), dtype=x.rows.dtype, device=x.rows.device)
     in_order = Gather(0, np.arange(n, dtype=np.int32), np.ones(n))
-    result = torch.empty((x.rows.shape[0], n), dtype=x.rows.dtype, device=x.rows.device)
-    _launch(in_order, [x], {}, result)
-    return result
+    return _launch(in_order, [x], {} if tables is None else tables, out)
 
 
-def _launch(step: Gather | Product, transforms: list[_Transform], tables: dict[str, Any], out: torch.Tensor) -> None:
+def _launch(
+    step: Gather | Product, transforms: list[_Transform], tables: dict[str, Any], out: torch.Tensor
+) -> torch.Tensor:
     """Compute a step whose operands are transforms into `out`; `tables` keeps its draws on the device."""
-    if not tables:
-        tables |= _tables(step, transforms, out.device)
     a, b = transforms[0].rows, transforms[-1].rows
-    n_a, n_b, m = _order(a), _order(b), max(16, power_of_two(out.shape[1]))
-    rows = max(TILE // max(n_a, n_b, m), 16 if min(n_a, n_b) < 256 else 1)
-    entries = rows * max(n_a, n_b, m)
+    n_a, n_b = _orders(a, b)
+    if not tables:
+        tables |= _tables(step, transforms, (n_a, n_b), out.device)
+    longest = max(n_a, n_b)
+    rows = max(1, TILE // longest)
     blocks = triton.cdiv(len(out), rows)
     grid = (min(blocks, _processors(out.device) * PROGRAMS_PER_PROCESSOR),)
     _kernel[grid](
         a, b, out, tables["a_signs"], tables["b_signs"], tables["a_rows"], tables["b_rows"], tables["weights"],
         tables["matrices"], tables["scale"], blocks, len(out), a.shape[1], b.shape[1], out.shape[1],
         a.stride(0), b.stride(0), out.stride(0),
-        PRODUCT=isinstance(step, Product), WEIGHTED=tables["weighted"], ROWS=rows, M=m,
+        PRODUCT=isinstance(step, Product), WEIGHTED=tables["weighted"], ROWS=rows,
+        M=min(longest, max(16, power_of_two(out.shape[1]))), ONE_TILE=out.shape[1] <= longest,
         A1=_fold(n_a), A2=n_a // _fold(n_a), B1=_fold(n_b), B2=n_b // _fold(n_b),
         PARTS=_PARTS[out.dtype], PART=tl.bfloat16 if out.is_cuda else tl.float32,
-        num_warps=max(4, entries // PER_WARP), num_stages=3 if entries <= 4096 else 2 if entries <= 8192 else 1,
+        num_warps=max(4, rows * longest // PER_WARP), num_stages=3 if longest <= 4096 else 2 if longest <= 8192 else 1,
     )  # fmt: skip
+    return out
 
 
-def _order(x: torch.Tensor) -> int:
-    """Order of the Hadamard matrix for the rows of x. The first coordinates of H₁₆ x are those of a smaller H x."""
-    return max(16, power_of_two(x.shape[1]))
+def _orders(a: torch.Tensor, b: torch.Tensor) -> tuple[int, int]:
+    """Orders of the Hadamard matrices for the rows of a and b: tensor cores want 16 rows of 16 entries at least.
+
+    The first coordinates of a larger H x are those of a smaller one, so a short factor beside a long one, of which a
+    program takes few rows, is padded to 16 × 16.
+    """
+    n_a, n_b = (max(16, power_of_two(x.shape[1])) for x in (a, b))
+    least = 256 if max(n_a, n_b) * 16 > TILE else 16
+    return max(n_a, least), max(n_b, least)
 
 
 def _fold(n: int) -> int:
-    """Number of rows a of the a × b matrix to which n entries are folded; tensor cores want at least 16."""
+    """Number of rows a of the a × b matrix to which n entries are folded; short ones are not."""
     return 1 if n < 256 else 1 << (n.bit_length() // 2)
 
 
@@ -142,7 +164,9 @@ def _processors(device: Any) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
 
 
-def _tables(step: Gather | Product, transforms: list[_Transform], device: Any) -> dict[str, Any]:
+def _tables(
+    step: Gather | Product, transforms: list[_Transform], orders: tuple[int, int], device: Any
+) -> dict[str, Any]:
     """Draws in few bytes, as every program reads them all: rows fit in 16 bits, as LONGEST does."""
     first, last = transforms[0], transforms[-1]
     chosen = [step.rows, step.rows] if isinstance(step, Gather) else [step.a_rows, step.b_rows]
@@ -154,10 +178,9 @@ def _tables(step: Gather | Product, transforms: list[_Transform], device: Any) -
     }
     if not tables["weighted"]:
         tables["scale"] *= float(weights[0])
-    orders = [_agnostic.matrix(1 << k).ravel() for k in range(8)]
-    tables["matrices"] = torch.tensor(np.concatenate(orders), dtype=torch.bfloat16, device=device)
-    for name, transform, rows in zip("ab", (first, last), chosen, strict=True):
-        n = _order(transform.rows)
+    matrices = [_agnostic.matrix(1 << k).ravel() for k in range(8)]
+    tables["matrices"] = torch.tensor(np.concatenate(matrices), dtype=torch.bfloat16, device=device)
+    for name, transform, rows, n in zip("ab", (first, last), chosen, orders, strict=True):
         i, j = np.divmod(rows, n // _fold(n))
         tables[f"{name}_rows"] = torch.tensor(j * _fold(n) + i, dtype=torch.int16, device=device)
         tables[f"{name}_signs"] = torch.tensor(transform.signs < 0, dtype=torch.int8, device=device)
@@ -183,7 +206,7 @@ def _times(x, h, PARTS: tl.constexpr, PART: tl.constexpr):
     if PARTS == 1:
         return tl.dot(x.to(PART), h)
     high = _high(x)
-    rest = x - high
+    rest = tl.where(high == x, 0.0, x - high)  # of an infinity nothing is left
     if PARTS == 2:
         return tl.dot(high.to(PART), h, acc=tl.dot(rest.to(PART), h))
     middle = _high(rest)
@@ -192,12 +215,11 @@ def _times(x, h, PARTS: tl.constexpr, PART: tl.constexpr):
 
 
 @triton.jit
-def _chosen(
-    x_ptr, signs, h1, h2, rows, n_rows, d, stride, places, out, wanted,
-    ROWS: tl.constexpr, M: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
+def _transform(
+    x_ptr, signs, h1, h2, rows, n_rows, d, stride,
+    ROWS: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, PARTS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
-    """Entries `places` of H (signs ⊙ x) of some rows, (ROWS, M); H x of a folded row is left transposed."""
-    N: tl.constexpr = N1 * N2
+    """H (signs ⊙ x) of some rows, flat (ROWS · N1 · N2); a folded row is left transposed."""
     k = tl.arange(0, ROWS * N1)[:, None]
     j = (k % N1) * N2 + tl.arange(0, N2)[None, :]
     row = rows + k // N1
@@ -207,40 +229,61 @@ def _chosen(
     if N1 > 1:
         x = tl.reshape(tl.permute(tl.reshape(x, (ROWS, N1, N2)), (0, 2, 1)), (ROWS * N2, N1))
         x = _times(x, h1, PARTS, PART)
-    # Flat, the gather runs across all warps and goes through shared memory; within one it would be shuffles.
+    return tl.reshape(x, (ROWS * N1 * N2,))
+
+
+@triton.jit
+def _chosen(x, places, out, wanted, ROWS: tl.constexpr, M: tl.constexpr, N: tl.constexpr):
+    """Entries `places` of each row of the flat x, (ROWS, M).
+
+    Flat, the gather runs across all warps and goes through shared memory; within one warp it would be shuffles.
+    """
     at = tl.load(places + out, mask=wanted, other=0).to(tl.int32)[None, :] + N * tl.arange(0, ROWS)[:, None]
-    return tl.reshape(tl.gather(tl.reshape(x, (ROWS * N,)), tl.reshape(at, (ROWS * M,)), 0), (ROWS, M))
+    return tl.reshape(tl.gather(x, tl.reshape(at, (ROWS * M,)), 0), (ROWS, M))
+
+
+@triton.jit
+def _store(
+    result, out_ptr, weights, row, out, n_rows, m, out_stride, WEIGHTED: tl.constexpr, ROWS: tl.constexpr
+):  # fmt: skip
+    wanted = out < m
+    if WEIGHTED:
+        result = result * tl.load(weights + out, mask=wanted, other=0.0)[None, :]
+    rows = row + tl.arange(0, ROWS)
+    target = out_ptr + rows.to(tl.int64)[:, None] * out_stride + out[None, :]
+    tl.store(target, result.to(out_ptr.dtype.element_ty), mask=(rows < n_rows)[:, None] & wanted[None, :])
 
 
 @triton.jit
 def _kernel(
     a_ptr, b_ptr, out_ptr, a_signs, b_signs, a_rows, b_rows, weights, matrices, scale,
     n_blocks, n_rows, a_features, b_features, m, a_stride, b_stride, out_stride,
-    PRODUCT: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr,
+    PRODUCT: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, ONE_TILE: tl.constexpr,
     A1: tl.constexpr, A2: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr,
     PARTS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
     """Gather (or with PRODUCT the product of two gathers) of transforms; each program takes many blocks of ROWS."""
-    out = tl.arange(0, M)
-    wanted = out < m
     a1 = _matrix(matrices, A1, PART)
     a2 = _matrix(matrices, A2, PART)
     b1 = _matrix(matrices, B1, PART)
     b2 = _matrix(matrices, B2, PART)
     for block in range(tl.program_id(0), n_blocks, tl.num_programs(0)):
         row = block * ROWS
-        result = _chosen(
-            a_ptr, a_signs, a1, a2, row, n_rows, a_features, a_stride, a_rows, out, wanted,
-            ROWS, M, A1, A2, PARTS, PART,
-        )  # fmt: skip
-        if PRODUCT:
-            result = result * _chosen(
-                b_ptr, b_signs, b1, b2, row, n_rows, b_features, b_stride, b_rows, out, wanted,
-                ROWS, M, B1, B2, PARTS, PART,
-            )  # fmt: skip
-        result = result * scale
-        if WEIGHTED:
-            result = result * tl.load(weights + out, mask=wanted, other=0.0)[None, :]
-        rows = row + tl.arange(0, ROWS)
-        target = out_ptr + rows.to(tl.int64)[:, None] * out_stride + out[None, :]
-        tl.store(target, result.to(out_ptr.dtype.element_ty), mask=(rows < n_rows)[:, None] & wanted[None, :])
+        a = _transform(a_ptr, a_signs, a1, a2, row, n_rows, a_features, a_stride, ROWS, A1, A2, PARTS, PART)
+        out = tl.arange(0, M)
+        if ONE_TILE:  # the first transform is gathered before the second needs its registers
+            result = _chosen(a, a_rows, out, out < m, ROWS, M, A1 * A2) * scale
+            if PRODUCT:
+                b = _transform(b_ptr, b_signs, b1, b2, row, n_rows, b_features, b_stride, ROWS, B1, B2, PARTS, PART)
+                result = result * _chosen(b, b_rows, out, out < m, ROWS, M, B1 * B2)
+            _store(result, out_ptr, weights, row, out, n_rows, m, out_stride, WEIGHTED, ROWS)
+        else:
+            b = a
+            if PRODUCT:
+                b = _transform(b_ptr, b_signs, b1, b2, row, n_rows, b_features, b_stride, ROWS, B1, B2, PARTS, PART)
+            for start in range(0, m, M):
+                at = start + out
+                result = _chosen(a, a_rows, at, at < m, ROWS, M, A1 * A2) * scale
+                if PRODUCT:
+                    result = result * _chosen(b, b_rows, at, at < m, ROWS, M, B1 * B2)
+                _store(result, out_ptr, weights, row, at, n_rows, m, out_stride, WEIGHTED, ROWS)

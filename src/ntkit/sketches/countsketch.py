@@ -62,9 +62,9 @@ class CountSketch(Distribution):
 class OSNAP(Distribution):
     """OSNAP: every feature is added, with random signs, to s coordinates, one in each of s blocks.
 
-    S has s nonzeros ±s^{-1/2} per column. Mean and variance of ⟨Sx, Sy⟩ are those of :class:`CountSketch`; the
-    tails are lighter: Theorem 9 of [1]_ asks for m = O(ε⁻² log(1/δ)) and s = O(ε⁻¹ log(1/δ)), a CountSketch for
-    m = O(ε⁻²/δ).
+    S has s nonzeros ±s^{-1/2} per column. Mean and variance of ⟨Sx, Sy⟩ are those of :class:`CountSketch` (if s divides
+    m; else the variance is (m/s²) Σ_b 1/m_b times as large, m_b the sizes of the blocks); the tails are lighter:
+    m = O(ε⁻² log(1/δ)) and s = O(ε⁻¹ log(1/δ)) keep ‖x‖² within 1 ± ε [2]_, where a CountSketch needs m = O(ε⁻²/δ).
 
     Parameters
     ----------
@@ -81,6 +81,7 @@ class OSNAP(Distribution):
     ----------
     .. [1] Nelson, Nguyễn, "OSNAP: Faster numerical linear algebra algorithms via sparser subspace embeddings",
        FOCS 2013.
+    .. [2] Kane, Nelson, "Sparser Johnson–Lindenstrauss transforms", J. ACM 61, 2014.
 
     Examples
     --------

@@ -23,7 +23,7 @@ class SRHT(Distribution):
         E⟨Sx, Sy⟩   = ⟨x, y⟩
         Var⟨Sx, Sy⟩ = [‖x‖²‖y‖² + ⟨x,y⟩² − 2 Σ x_j²y_j²] / m · (1 − (m−1)/(n−1))     for m ≤ n;
 
-    the last factor is 1 with ``replace=True``. Lemma 2 of [1]_ (Theorem 9 of [2]_): m = O(ε⁻² log²(1/εδ)) gives
+    the last factor is 1 with ``replace=True``. Lemma 2 of [1]_: m = O(ε⁻² log²(1/εδ)) gives
     ‖Sx‖² ∈ (1 ± ε)‖x‖² with probability 1 − δ.
 
     Parameters
@@ -41,8 +41,7 @@ class SRHT(Distribution):
     References
     ----------
     .. [1] Zandieh et al., "Scaling Neural Tangent Kernels via Sketching and Random Features", NeurIPS 2021, Lemma 2.
-    .. [2] Ailon, Chazelle, "The fast Johnson–Lindenstrauss transform and approximate nearest neighbors",
-       SIAM J. Comput. 39, 2009.
+    .. [2] Cohen, Nelson, Woodruff, "Optimal approximate matrix product in terms of stable rank", ICALP 2016, Theorem 9.
 
     Examples
     --------
