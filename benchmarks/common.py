@@ -7,31 +7,23 @@ import platform
 import re
 import statistics
 import time
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def versions(device="numpy"):
-    import numba
-    import numpy
-    import scipy
+    import torch
 
-    import ntkit
-
-    accelerator = None
-    if device == "cuda":
-        import torch
-
-        accelerator = f"{torch.cuda.get_device_name()}, torch {torch.__version__}"
+    names = ("ntkit", "numpy", "scipy", "numba", "scikit-learn", "torch")
+    about = Path("/proc/cpuinfo").read_text()
     return {
-        "accelerator": accelerator,
-        "ntkit": ntkit.__version__,
-        "numpy": numpy.__version__,
-        "scipy": scipy.__version__,
-        "numba": numba.__version__,
+        "accelerator": torch.cuda.get_device_name() if device == "cuda" else None,
+        **{name: version(name) if name != "ntkit" else import_module(name).__version__ for name in names},
         "python": platform.python_version(),
-        "cpu": platform.processor() or platform.machine(),
+        "cpu": re.search(r"model name\s*: (.*)", about)[1],
         "cores": len(os.sched_getaffinity(0)),
     }
 
@@ -40,6 +32,11 @@ def memory_mib(field="VmHWM"):
     """Peak resident memory of this process (getrusage would count what its parent held at the fork)."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"{field}:\s+(\d+)", status)[1]) / 1024
+
+
+def reset_peak():
+    """Forget the peak so far (Linux)."""
+    Path("/proc/self/clear_refs").write_text("5")
 
 
 def medians(functions, rounds):

@@ -287,37 +287,17 @@ def run(code, floats, ints, scratch, addresses, sizes, indptr, indices, values, 
                         scratch[a + j, r] = 0.0
                 _hadamard(scratch, a, floats[f : f + size], target, size)
             elif operation == GATHER:
-                if column < 0:
-                    for j in range(size):
-                        copy(scratch, target + j, a + ints[i + j], floats[f + j])
-                else:
-                    whole = size - size % width
-                    at = row * n_outputs + column
-                    for j in range(0, whole, width):
-                        gather_tile(scratch, a, ints, i + j, floats, f + j, flat, at + j, n_outputs)
-                    for j in range(whole, size):
-                        copy(scratch, j - whole, a + ints[i + j], floats[f + j])
-                    _store(scratch, 0, size - whole, flat, at + whole, n_outputs)
+                at = row * n_outputs + column if column >= 0 else -1
+                _gather(scratch, target, a, ints[i : i + size], floats[f : f + size], flat, at, n_outputs)
             elif operation == PRODUCT:
-                scale = floats[f]
-                if column < 0:
-                    for j in range(size):
-                        multiply(scratch, target + j, a + ints[i + j], b + ints[more + j], scale)
-                else:
-                    whole = size - size % width
-                    at = row * n_outputs + column
-                    for j in range(0, whole, width):
-                        multiply_tile(scratch, a, b, ints, i + j, more + j, scale, flat, at + j, n_outputs)
-                    for j in range(whole, size):
-                        multiply(scratch, j - whole, a + ints[i + j], b + ints[more + j], scale)
-                    _store(scratch, 0, size - whole, flat, at + whole, n_outputs)
+                at = row * n_outputs + column if column >= 0 else -1
+                _multiply(scratch, target, a, b, ints, i, more, size, floats[f], flat, at, n_outputs)
             elif operation == SCATTER:
                 scratch[target : target + size] = 0.0
-                scale = floats[f]
                 for j in range(b):
                     for k in range(more):
                         entry = ints[i + j * more + k]
-                        accumulate(scratch, target + (entry >> 1), a + j, -scale if entry & 1 else scale)
+                        accumulate(scratch, target + (entry >> 1), a + j, -floats[f] if entry & 1 else floats[f])
             elif operation == SPREAD:
                 scratch[target : target + size] = 0.0
                 _spread(indptr[a], indices, values, row, ints, i, more >> 1, floats[f], scratch, target)
@@ -367,6 +347,38 @@ def _spread(indptr, indices, values, row, ints, codes, n_nonzeros, scale, scratc
             for k in range(n_nonzeros):
                 code = ints[first + k]
                 scratch[target + (code >> 1), r] += -value if code & 1 else value
+
+
+@compiled
+def _gather(scratch, target, source, rows, weights, flat, at, stride):
+    """Weighted vectors `rows` of source to target, or with at ≥ 0 straight to columns of W rows."""
+    width = scratch.shape[1]
+    if at < 0:
+        for j in range(len(rows)):
+            copy(scratch, target + j, source + rows[j], weights[j])
+        return
+    whole = len(rows) - len(rows) % width
+    for j in range(0, whole, width):
+        gather_tile(scratch, source, rows, j, weights, j, flat, at + j, stride)
+    for j in range(whole, len(rows)):
+        copy(scratch, j - whole, source + rows[j], weights[j])
+    _store(scratch, 0, len(rows) - whole, flat, at + whole, stride)
+
+
+@compiled
+def _multiply(scratch, target, a, b, ints, a_rows, b_rows, size, scale, flat, at, stride):
+    """Products of vectors of a and b to target, or with at ≥ 0 straight to columns of W rows."""
+    width = scratch.shape[1]
+    if at < 0:
+        for j in range(size):
+            multiply(scratch, target + j, a + ints[a_rows + j], b + ints[b_rows + j], scale)
+        return
+    whole = size - size % width
+    for j in range(0, whole, width):
+        multiply_tile(scratch, a, b, ints, a_rows + j, b_rows + j, scale, flat, at + j, stride)
+    for j in range(whole, size):
+        multiply(scratch, j - whole, a + ints[a_rows + j], b + ints[b_rows + j], scale)
+    _store(scratch, 0, size - whole, flat, at + whole, stride)
 
 
 @compiled
