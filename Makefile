@@ -43,6 +43,7 @@ format: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/bench_exact_kernels.py
+	$(BIN)/python benchmarks/bench_sketches.py --plot docs/polynomial_sketch.png
 
 clean:
 	rm -rf $(VENV) .venv-neural-tangents build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -186,13 +186,13 @@ class DegreesOperator(ProgramOperator):
         """
         owner = f"{type(self).__name__}.apply_degrees"
         allowed = range(self.lowest, self.degree + 1)
-        if degrees is not None and (not isinstance(degrees, Iterable) or not len(degrees)):
-            rule = f"a sequence of one or more ints from {allowed[0]} to {allowed[-1]}"
-            raise (ValueError if isinstance(degrees, Iterable) else TypeError)(message(owner, "degrees", rule, degrees))
-        chosen = tuple(
-            check_int(j, "degrees", owner, minimum=allowed[0], maximum=allowed[-1])
-            for j in (allowed if degrees is None else degrees)
-        )
+        rule = f"a sequence of one or more ints from {allowed[0]} to {allowed[-1]}"
+        wanted = allowed if degrees is None else degrees
+        if not isinstance(wanted, Iterable):
+            raise TypeError(message(owner, "degrees", rule, degrees))
+        chosen = tuple(check_int(j, "degrees", owner, minimum=allowed[0], maximum=allowed[-1]) for j in wanted)
+        if not chosen:
+            raise ValueError(message(owner, "degrees", rule, degrees))
         (X,) = check_rows((X,), self.factors[:1], owner)
         if chosen not in self._programs:
             program = Program(self.factors[:1])

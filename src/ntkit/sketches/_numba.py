@@ -4,13 +4,12 @@
 them. One compiled function serves every sketch, tree and composition; nothing is allocated per row, and a result
 that is only gathered leaves through one tile, without a place of its own.
 
-Numbers per row and vector instructions decide the speed: an addition per butterfly and lane, see
-``docs/design/sketches.md``.
+What limits the speed of each step is written in ``docs/design/sketches.md``.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,7 +86,6 @@ class _Writer:
             column += program.sizes[value]
 
     def write(self) -> None:
-        uses = Counter(value for step in self.program.steps for value in operands(step))
         readers = defaultdict(list)
         for step in self.program.steps:
             for value in operands(step):
@@ -96,7 +94,7 @@ class _Writer:
             skip = self.sparse and isinstance(step, Load) and not self.columns[value]
             if skip and all(isinstance(reader, Scatter) for reader in readers[value]):
                 continue  # every reader takes the nonzeros themselves
-            direct = isinstance(step, Gather | Product) and not uses[value] and len(self.columns[value]) == 1
+            direct = isinstance(step, Gather | Product) and not readers[value] and len(self.columns[value]) == 1
             column = self.columns[value][0] if direct else -1
             if not direct:
                 self.place[value] = self.target(value, step)

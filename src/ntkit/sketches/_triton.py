@@ -62,10 +62,10 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
         tables = program.cache.setdefault((out.device, number), {})
         if isinstance(step, Load) and step.constant is None:
             return _Scaled(inputs[step.source], step.scale)
-        if isinstance(step, Hadamard) and _fits(step, out):
+        if isinstance(step, Hadamard) and out.dtype in _PARTS and (signs := _signs(program, step)) is not None:
             x = values[step.value]
             x = x if isinstance(x, _Scaled) else _Scaled(_computed(x), 1.0)
-            transform = _Transform(x.rows, np.sign(step.diagonal), x.scale * abs(step.diagonal[0]))
+            transform = _Transform(x.rows, signs, x.scale * abs(step.diagonal[0]))
             return _computed(transform, place(number), tables) if number in targets else transform
         read = {value: values[value] for value in operands(step)}
         if isinstance(step, Gather | Product) and all(isinstance(x, _Transform) for x in read.values()):
@@ -80,10 +80,13 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
             view.copy_(_computed(result))
 
 
-def _fits(step: Hadamard, out: torch.Tensor) -> bool:
-    """Whether a transform can be left to whoever gathers from it: not too long, signs of one size, not float64."""
-    short = len(step.diagonal) <= LONGEST
-    return short and out.dtype in _PARTS and np.ptp(np.abs(step.diagonal)) == 0
+def _signs(program: Program, step: Hadamard) -> np.ndarray | None:
+    """Signs of a transform that can be left to whoever gathers from it; None if too long or not signs of one size."""
+    key = ("signs", id(step))
+    if key not in program.cache:
+        fits = len(step.diagonal) <= LONGEST and np.ptp(np.abs(step.diagonal)) == 0
+        program.cache[key] = np.sign(step.diagonal) if fits else None
+    return program.cache[key]
 
 
 @dataclass(frozen=True, eq=False)
