@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import random
 import re
 import statistics
 import time
@@ -42,16 +43,19 @@ def reset_peak():
 def medians(functions, rounds):
     """Median seconds of each function; they take turns, so that all see the same load of the machine.
 
-    Each starts after a pause: threads of OpenMP spin for a while after their work, at the cost of whoever is next.
+    The order changes from round to round, and each starts after a pause: what one leaves behind (threads of OpenMP that
+    spin for a while, memory to be given back) should not always be at the cost of the same other.
     """
     seconds = {name: [] for name in functions}
+    order = list(functions)
     for function in functions.values():
         function()
-    for _ in range(rounds):
-        for name, function in functions.items():
+    for k in range(rounds):
+        random.Random(k).shuffle(order)
+        for name in order:
             time.sleep(0.05)
             start = time.perf_counter()
-            function()
+            functions[name]()
             seconds[name].append(time.perf_counter() - start)
     return {name: statistics.median(times) for name, times in seconds.items()}
 
