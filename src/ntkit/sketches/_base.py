@@ -283,14 +283,12 @@ def direct_sum(*operators: Operator) -> Operator:
 
     Examples
     --------
-    >>> import numpy as np
     >>> from ntkit.sketches import CountSketch, SRHT, direct_sum
     >>> both = direct_sum(SRHT(4, 2).sample(0), CountSketch(3, 2).sample(1))
     >>> both
     FusedDirectSum(7 → 4)
-    >>> both.matrix()[:2, 4:]
-    array([[0., 0., 0.],
-           [0., 0., 0.]])
+    >>> bool(both.matrix()[:2, 4:].any())
+    False
     """
     for operator in operators:
         if not isinstance(operator, Operator) or operator.degree != 1:
