@@ -55,7 +55,7 @@ class PolynomialSketch(FeatureMap):
     -----
     With m = O(p ε⁻² log³(1/εδ)) the tree gives ‖Z(x)‖² ∈ (1 ± ε) (γ‖x‖² + c)^p with probability 1 − δ (Lemma 1 of
     [1]_). O(p (d log d + m log m)) per row for "tree", O(d log d + m log m log p) for "power",
-    O(p (d + m log m)) for "count".
+    O(p (d + m log m)) for "count". Transforms are padded to a power of two: c > 0 makes 1024 features 1025, so 2048.
 
     References
     ----------

@@ -374,7 +374,8 @@ def _wants_gradient(inputs: Sequence[Any]) -> bool:
     import torch
     from torch.autograd.forward_ad import unpack_dual
 
-    if any(torch._C._functorch.is_functorch_wrapped_tensor(x) for x in inputs):  # torch.func
+    is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)  # torch.func; no public way to ask
+    if is_wrapped is not None and any(map(is_wrapped, inputs)):
         return True
     if torch.is_grad_enabled() and any(x.requires_grad for x in inputs):
         return True
@@ -390,12 +391,3 @@ def _on_host(program: Program, inputs: list[Any], dtype: Any, *, sparse: bool) -
     out = _numba.empty(inputs[0].shape[0], program.n_outputs, dtype)
     _numba.execute(program, program.cache[key], inputs, out, sparse=sparse)
     return out
-
-
-def check_factors(n_features: Any, degree: int, owner: str) -> tuple[int, ...]:
-    """Sizes of the `degree` factors from an int for all or a sequence of one each."""
-    sizes = n_features if isinstance(n_features, tuple | list) else (n_features,) * degree
-    if len(sizes) != degree:
-        rule = f"an int ≥ 1 or {degree} of them (the degree)"
-        raise ValueError(message(owner, "n_features", rule, n_features))
-    return tuple(check_int(size, "n_features", owner, minimum=1) for size in sizes)

@@ -22,7 +22,30 @@ Span: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True)
-class PolySketch(Distribution):
+class TensorPowerLaw(Distribution):
+    """What :class:`PolySketch` and :class:`~ntkit.sketches.PowerSketch` are drawn from; see there."""
+
+    n_features: int
+    n_components: int
+    degree: int
+    sparse: bool = False
+    n_nonzeros: int = 4
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_sizes("n_features", "n_components", "degree", "n_nonzeros")
+        for name in ("sparse", "replace"):
+            check_bool(getattr(self, name), name, type(self).__name__)
+
+    def _first(self, size: int) -> OSNAP | SRHT:
+        """Law of the first map of x, to a given size: for sparse rows an OSNAP, else an SRHT."""
+        if self.sparse:
+            return OSNAP(self.n_features, size, n_nonzeros=min(self.n_nonzeros, size))
+        return SRHT(self.n_features, size, replace=self.replace)
+
+
+@dataclass(frozen=True)
+class PolySketch(TensorPowerLaw):
     """Sketch of x₁ ⊗ … ⊗ x_p by a binary tree of independent TensorSRHTs (Figure 3 of [1]_).
 
     Every inner node maps the tensor product of its two children by its own TensorSRHT of degree 2; a node with s
@@ -74,18 +97,6 @@ class PolySketch(Distribution):
     (3, 6, 4096)
     """
 
-    n_features: int
-    n_components: int
-    degree: int
-    sparse: bool = False
-    n_nonzeros: int = 4
-    replace: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_sizes("n_features", "n_components", "degree", "n_nonzeros")
-        check_bool(self.sparse, "sparse", "PolySketch")
-        check_bool(self.replace, "replace", "PolySketch")
-
     def sample(self, rng: RandomState = None) -> PolySketchOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
         seed = self._seed(rng)
@@ -97,9 +108,7 @@ class PolySketch(Distribution):
 
         leaves: tuple[OSNAPOperator | SRHTOperator, ...] = ()
         if self.sparse or p == 1:
-            out = m if p == 1 else width
-            sparse = OSNAP(self.n_features, out, n_nonzeros=min(self.n_nonzeros, out))
-            law = sparse if self.sparse else SRHT(self.n_features, out, replace=self.replace)
+            law = self._first(m if p == 1 else width)
             leaves = tuple(law.sample(keyed(seed, "leaf", i)) for i in range(p))
         nodes = {}
         for node in spans(*root):

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ntkit._random import RandomState, keyed
-from ntkit._validation import check_bool
-from ntkit.sketches._base import DegreesOperator, Distribution
+from ntkit.sketches._base import DegreesOperator
 from ntkit.sketches._program import Program
-from ntkit.sketches.countsketch import OSNAP, OSNAPOperator
-from ntkit.sketches.srht import SRHT, SRHTOperator
+from ntkit.sketches.countsketch import OSNAPOperator
+from ntkit.sketches.poly import TensorPowerLaw
+from ntkit.sketches.srht import SRHTOperator
 from ntkit.sketches.tensor import TensorSRHT, TensorSRHTOperator
 
 
 @dataclass(frozen=True)
-class PowerSketch(Distribution):
+class PowerSketch(TensorPowerLaw):
     """Sketch of x^{⊗p} with limited randomness: one T, one S, repeated squaring (Algorithm 1 of [1]_).
 
     w₀ = T x,  w_{i+1} = S(w_i ⊗ w_i);  for the binary digits i₁ < i₂ < … of p:  z = w_{i₁}, then z ← S(z ⊗ w_i).
@@ -63,26 +63,12 @@ class PowerSketch(Distribution):
     (3, 4096)
     """
 
-    n_features: int
-    n_components: int
-    degree: int
-    sparse: bool = False
-    n_nonzeros: int = 4
-    replace: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_sizes("n_features", "n_components", "degree", "n_nonzeros")
-        check_bool(self.sparse, "sparse", "PowerSketch")
-        check_bool(self.replace, "replace", "PowerSketch")
-
     def sample(self, rng: RandomState = None) -> PowerSketchOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
         seed = self._seed(rng)
-        d, m = self.n_features, self.n_components
-        sparse = OSNAP(d, m, n_nonzeros=min(self.n_nonzeros, m))
-        law = sparse if self.sparse else SRHT(d, m, replace=self.replace)
+        m = self.n_components
         return PowerSketchOperator(
-            first=law.sample(keyed(seed, "T")),
+            first=self._first(m).sample(keyed(seed, "T")),
             square=TensorSRHT(m, m, replace=self.replace).sample(keyed(seed, "S")),
             degree=self.degree,
         )

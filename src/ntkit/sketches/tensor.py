@@ -12,16 +12,36 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._random import RandomState, keyed
-from ntkit._validation import check_bool
+from ntkit._validation import check_bool, check_int, message
 from ntkit.sketches._agnostic import hadamard
-from ntkit.sketches._base import Distribution, Operator, ProgramOperator, check_factors, check_rows, execute
+from ntkit.sketches._base import Distribution, Operator, ProgramOperator, check_rows, execute
 from ntkit.sketches._draws import draw_rows, draw_signs
 from ntkit.sketches._program import Floats, Program, power_of_two
 from ntkit.sketches.countsketch import CountSketch, OSNAPOperator
 
 
+class TensorLaw(Distribution):
+    """What laws of factors of possibly different sizes have in common."""
+
+    n_features: int | tuple[int, ...]
+    degree: int
+
+    def _check_factors(self) -> tuple[int, ...]:
+        """Return the sizes of all factors, or raise; a sequence of them becomes a tuple."""
+        self._check_sizes("degree", "n_components")
+        given: Any = self.n_features
+        several = isinstance(given, tuple | list)
+        sizes = tuple(given) if several else (given,) * self.degree
+        if len(sizes) != self.degree:
+            rule = f"an int ≥ 1 or a tuple of {self.degree} of them (the degree)"
+            raise ValueError(message(type(self).__name__, "n_features", rule, given))
+        sizes = tuple(check_int(size, "n_features", type(self).__name__, minimum=1) for size in sizes)
+        object.__setattr__(self, "n_features", sizes if several else sizes[0])
+        return sizes
+
+
 @dataclass(frozen=True)
-class TensorSRHT(Distribution):
+class TensorSRHT(TensorLaw):
     """Sketch of x₁ ⊗ … ⊗ x_p by sampled products of sign-Hadamard transforms.
 
     Coordinate l is  m^{-1/2} ∏_{i≤p} (H D_i x_i)[r_{il}],  H with entries ±1 of order n_i, the power of two ≥ d_i
@@ -74,15 +94,13 @@ class TensorSRHT(Distribution):
     replace: bool = False
 
     def __post_init__(self) -> None:
-        self._check_sizes("degree", "n_components")
-        sizes = check_factors(self.n_features, self.degree, type(self).__name__)
-        object.__setattr__(self, "n_features", sizes if isinstance(self.n_features, tuple | list) else sizes[0])
+        self._check_factors()
         check_bool(self.replace, "replace", "TensorSRHT")
 
     def sample(self, rng: RandomState = None) -> TensorSRHTOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
         seed = self._seed(rng)
-        sizes = check_factors(self.n_features, self.degree, type(self).__name__)
+        sizes = self._check_factors()
         m = self.n_components
         return TensorSRHTOperator(
             signs=tuple(draw_signs(seed, i, size=d) for i, d in enumerate(sizes)),
@@ -120,7 +138,7 @@ class TensorSRHTOperator(ProgramOperator):
 
 
 @dataclass(frozen=True)
-class TensorSketch(Distribution):
+class TensorSketch(TensorLaw):
     """Sketch of x₁ ⊗ … ⊗ x_p by a convolution of CountSketches.
 
     S(x₁ ⊗ … ⊗ x_p) = F⁻¹(∏ F C_i x_i): the CountSketch of the tensor product whose hash is the sum of the p hashes
@@ -166,14 +184,12 @@ class TensorSketch(Distribution):
     degree: int = 2
 
     def __post_init__(self) -> None:
-        self._check_sizes("degree", "n_components")
-        sizes = check_factors(self.n_features, self.degree, type(self).__name__)
-        object.__setattr__(self, "n_features", sizes if isinstance(self.n_features, tuple | list) else sizes[0])
+        self._check_factors()
 
     def sample(self, rng: RandomState = None) -> TensorSketchOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
         seed = self._seed(rng)
-        sizes = check_factors(self.n_features, self.degree, type(self).__name__)
+        sizes = self._check_factors()
         return TensorSketchOperator(
             tuple(CountSketch(d, self.n_components).sample(keyed(seed, i)) for i, d in enumerate(sizes))
         )
