@@ -42,7 +42,9 @@ def test_switches(law, name, value):
 
 @pytest.mark.parametrize("law", [TensorSRHT, TensorSketch])
 def test_sizes_of_factors(law):
-    with pytest.raises(ValueError, match=r"'n_features' parameter of .* or a tuple of 2 of them \(the degree\). Got \(5, 6, 7\)"):
+    with pytest.raises(
+        ValueError, match=r"'n_features' parameter of .* or a tuple of 2 of them \(the degree\). Got \(5, 6, 7\)"
+    ):
         make(law, n_features=(5, 6, 7))
     with pytest.raises(ValueError, match=r"'n_features' parameter of .*Got \(5,\)"):
         make(law, n_features=(5,))

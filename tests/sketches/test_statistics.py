@@ -206,12 +206,15 @@ def test_error_of_trees_and_powers_halves_with_four_times_the_components(law, de
 
 
 def test_a_tree_is_far_better_than_a_tensor_sketch_at_degree_8():
-    """Parallel vectors: variance p²/m against 3^p/m."""
+    """Parallel vectors: seven nodes of variance 4/m against the exact variance of a TensorSketch.
+
+    (The latter is not estimated: at degree 8 its tails are too heavy for 400 seeds.) False alarms: twelve other sets of
+    seeds gave tree errors of 0.86 to 0.98 times √(28/m), mean 0.93, standard deviation 0.03.
+    """
     U = X[:2] / np.linalg.norm(X[:2], axis=1, keepdims=True)
-    exact = np.ones((2, 2))
-    tree = rms_error(maps(PolySketch(D, 1024, 8)), U, exact, seed=SEED)
-    flat = rms_error(maps(TensorSketch(D, 1024, degree=8)), U, exact, seed=SEED)
-    assert tree < 0.35
+    tree = rms_error(maps(PolySketch(D, 1024, 8)), U, np.ones((2, 2)), seed=SEED)
+    flat = np.sqrt(tensor_sketch_variance([U[0]] * 8, [U[1]] * 8, 1024))
+    assert 0.75 < tree / np.sqrt(28 / 1024) < 1.15
     assert tree < flat / 3
 
 

@@ -46,10 +46,12 @@ for law in laws:
 check(fwht, rng.integers(-4, 5, (2, 3, 50)).astype(float), bfloat16=0.01)
 both = SRHT(16, 5).sample(0) @ TensorSRHT((3, 4), 16).sample(1)
 check(both.apply, np.ones((2, 3)), np.ones((2, 4)), bfloat16=0.01)
+scaled = PolySketch(5, 8, degree=3).sample(0).program(scale=0.5)  # the factor is left to the products
 program = PolySketch(6, 8, degree=3).sample(0).program(scale=0.5, constant=2.0)
 from ntkit.sketches._base import execute
 from ntkit.sketches._program import Program
 check(lambda X: execute(program, (X,), batch_size=2), np.ones((5, 5)), bfloat16=0.03)
+check(lambda X: execute(scaled, (X,)), np.ones((5, 5)), bfloat16=0.03)
 twice = Program((4,))
 twice.output(twice.hadamard(twice.hadamard(twice.load(), np.ones(4)), np.ones(4)))
 check(lambda X: execute(twice, (X,)), np.ones((3, 4)), bfloat16=0.01)
