@@ -375,3 +375,12 @@ def test_the_distinct_check_wants_something_to_compare():
         check_distinct([np.ones(3), -np.ones(5)])
     with pytest.raises(AssertionError, match="nothing to compare"):
         check_distinct([np.ones(100)])
+
+
+def test_different_laws_draw_independently_from_one_seed():
+    laws = (SRHT(100, 100), TensorSRHT(100, 100), CountSketch(100, 100), OSNAP(100, 100, n_nonzeros=1))
+    operators = [law.sample(SEED) for law in laws]
+    signs = [o.signs[0] if isinstance(o.signs, tuple) else o.signs for o in operators]
+    rows = [o.rows[0] if isinstance(o.rows, tuple) else o.rows for o in operators]
+    check_distinct(signs)
+    check_distinct(rows)
