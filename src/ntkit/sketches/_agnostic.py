@@ -11,13 +11,17 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit.sketches._program import (
+    Activate,
     Concatenate,
     Constant,
+    Dense,
     Gather,
     Hadamard,
     Load,
+    Norm,
     Product,
     Program,
+    Scale,
     Scatter,
     Slice,
     operands,
@@ -65,8 +69,27 @@ def evaluate(program: Program, number: int, values: dict[int, Array], inputs: Se
         return _scatter(step, values[step.value], size)
     if isinstance(step, Concatenate):
         return xp.concat([values[value] for value in step.values], axis=-1)
+    if isinstance(step, Norm):
+        return norm(values[step.value])
+    if isinstance(step, Scale):
+        return _scaled(step, values[step.value], values[step.by])
+    if isinstance(step, Dense):
+        return xp.matmul(values[step.value], xp.matrix_transpose(constant(step.matrix, like)))
+    if isinstance(step, Activate):
+        v = values[step.value]
+        relu = step.kind == "relu"
+        return step.scale * (xp.where(v <= 0, xp.zeros_like(v), v) if relu else xp.astype(v > 0, v.dtype))
     assert isinstance(step, Slice)
     return values[step.value][..., step.start : step.start + size]
+
+
+def norm(x: Array) -> Array:
+    """Euclidean norms along the last axis, which stays; scaled by the largest entry, so that squares cannot overflow."""
+    xp: Any = _array.namespace(x)
+    top = xp.max(xp.abs(x), axis=-1, keepdims=True)
+    ratio = x / xp.where(top > 0, top, xp.ones_like(top))
+    total = xp.sum(ratio * ratio, axis=-1, keepdims=True)
+    return top * xp.sqrt(xp.where(top > 0, total, xp.ones_like(total)))  # no square root of 0: it has no gradient
 
 
 def hadamard(x: Array) -> Array:
@@ -118,6 +141,14 @@ def _load(step: Load, x: Array) -> Array:
         return x
     column = xp.full((x.shape[0], 1), step.constant, dtype=x.dtype, device=_array.device(x))
     return xp.concat([x, column], axis=-1)
+
+
+def _scaled(step: Scale, x: Array, by: Array) -> Array:
+    xp: Any = _array.namespace(x)
+    if not step.inverse:
+        return step.factor * x * by
+    safe = xp.where(by > 0, by, xp.ones_like(by))
+    return x * xp.where(by > 0, step.factor / safe, xp.zeros_like(by))
 
 
 def _scatter(step: Scatter, x: Array, size: int) -> Array:

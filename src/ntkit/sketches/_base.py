@@ -15,7 +15,7 @@ from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._random import RandomState, keyed, seed_sequence
 from ntkit._validation import check_int, check_same_library, describe, message, real_array
-from ntkit.sketches._program import Program
+from ntkit.sketches._program import Dense, Program
 
 AnyOperator = TypeVar("AnyOperator", bound="Operator")
 _CACHED = ("_power", "_tensor", "_programs")  # made anew where an operator is unpickled
@@ -383,11 +383,16 @@ def _wants_gradient(inputs: Sequence[Any]) -> bool:
 
 
 def _on_host(program: Program, inputs: list[Any], dtype: Any, *, sparse: bool) -> np.ndarray:
-    from ntkit.sketches import _numba
+    from ntkit.sketches import _numba, _stages
 
     key = (np.dtype(dtype), sparse)
-    if key not in program.cache:
-        program.cache[key] = _numba.translate(program, dtype, sparse=sparse)
     out = _numba.empty(inputs[0].shape[0], program.n_outputs, dtype)
-    _numba.execute(program, program.cache[key], inputs, out, sparse=sparse)
+    if any(isinstance(step, Dense) for step in program.steps):
+        if key not in program.cache:
+            program.cache[key] = _stages.plan(program, dtype, sparse=sparse)
+        _stages.execute(program, program.cache[key], inputs, out, sparse=sparse)
+    else:
+        if key not in program.cache:
+            program.cache[key] = _numba.translate(program, dtype, sparse=sparse)
+        _numba.execute(program, program.cache[key], inputs, out, sparse=sparse)
     return out

@@ -181,6 +181,91 @@ def accumulate(typing, scratch, target, source, weight):
 
 
 @intrinsic
+def rescale(typing, scratch, target, source, by, weight):
+    """scratch[target] = weight · scratch[source] · scratch[by]."""
+
+    def emit(context, builder, _, arguments):
+        array, target, source, by, weight = arguments
+        v = _Emitter(context, builder, scratch, array)
+        factor = builder.fmul(v.load(v.at(by)), v.splat(weight))
+        v.store(builder.fmul(v.load(v.at(source)), factor), v.at(target))
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, types.intp, types.intp, scratch.dtype), emit
+
+
+@intrinsic
+def rectify(typing, scratch, target, source, weight):
+    """scratch[target] = weight · max(scratch[source], 0); not a number stays what it is."""
+
+    def emit(context, builder, _, arguments):
+        array, target, source, weight = arguments
+        v = _Emitter(context, builder, scratch, array)
+        x = v.load(v.at(source))
+        zero = ir.Constant(v.vector, None)
+        positive = builder.select(builder.fcmp_unordered(">", x, zero), x, zero)
+        v.store(builder.fmul(positive, v.splat(weight)), v.at(target))
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, types.intp, scratch.dtype), emit
+
+
+@intrinsic
+def step_at(typing, scratch, target, source, weight):
+    """scratch[target] = weight where scratch[source] > 0, else 0."""
+
+    def emit(context, builder, _, arguments):
+        array, target, source, weight = arguments
+        v = _Emitter(context, builder, scratch, array)
+        zero = ir.Constant(v.vector, None)
+        positive = builder.fcmp_ordered(">", v.load(v.at(source)), zero)
+        v.store(builder.select(positive, v.splat(weight), zero), v.at(target))
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, types.intp, scratch.dtype), emit
+
+
+@intrinsic(prefer_literal=True)
+def largest(typing, scratch, target, source, count):
+    """scratch[target] = the largest of it and the absolute values of `count` vectors from `source` on."""
+    number = count.literal_value
+
+    def emit(context, builder, _, arguments):
+        array, target, source, _ = arguments
+        v = _Emitter(context, builder, scratch, array)
+        one, zero = ir.Constant(source.type, 1), ir.Constant(v.vector, None)
+        values = [v.load(v.at(source, one, k)) for k in range(number)]
+        found = [v.load(v.at(target)), *values, *(builder.fsub(zero, value) for value in values)]
+        while len(found) > 1:
+            a, b = found.pop(0), found.pop(0)
+            found.append(builder.select(builder.fcmp_unordered(">", a, b), a, b))
+        v.store(found[0], v.at(target))
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, types.intp, count), emit
+
+
+@intrinsic(prefer_literal=True)
+def add_squares(typing, scratch, target, source, by, count):
+    """scratch[target] += Σ (scratch[source + k] · scratch[by])² over `count` vectors."""
+    number = count.literal_value
+
+    def emit(context, builder, _, arguments):
+        array, target, source, by, _ = arguments
+        v = _Emitter(context, builder, scratch, array)
+        one = ir.Constant(source.type, 1)
+        factor = v.load(v.at(by))
+        terms = [builder.fmul(v.load(v.at(source, one, k)), factor) for k in range(number)]
+        terms = [builder.fmul(term, term) for term in terms]
+        while len(terms) > 1:  # a tree: sums that wait for each other would take most of the time
+            terms.append(builder.fadd(terms.pop(0), terms.pop(0)))
+        v.store(builder.fadd(v.load(v.at(target)), terms[0]), v.at(target))
+        return context.get_dummy_value()
+
+    return types.void(scratch, types.intp, types.intp, types.intp, count), emit
+
+
+@intrinsic
 def load_tile(typing, rows, start, stride, scratch, target, weight):
     """Transpose W × W numbers of the flat array `rows`, row k from start + k · stride on, into W vectors."""
 

@@ -19,35 +19,43 @@ import numpy as np
 from ntkit._batching import run_on_threads
 from ntkit.sketches._lanes import (
     accumulate,
+    add_squares,
     aligned,
     butterflies,
     compiled,
     copy,
     gather_tile,
     lanes,
+    largest,
     load_tile,
     multiply,
     multiply_tile,
     pointer,
     prefetch,
+    rectify,
+    rescale,
+    step_at,
     store_tile,
     weighted_butterflies,
 )
 from ntkit.sketches._program import (
+    Activate,
     Concatenate,
     Constant,
     Gather,
     Hadamard,
     Load,
+    Norm,
     Product,
     Program,
+    Scale,
     Scatter,
     Slice,
     operands,
     power_of_two,
 )
 
-LOAD, CONSTANT, HADAMARD, GATHER, PRODUCT, SCATTER, SPREAD, COPY, STORE = range(9)
+LOAD, CONSTANT, HADAMARD, GATHER, PRODUCT, SCATTER, SPREAD, COPY, STORE, NORM, SPARSE_NORM, SCALE, RELU, STEP = range(14)
 BLOCK = 256  # vectors whose transform stays in the first-level cache (16 KiB)
 AHEAD = 24  # nonzeros whose draws are on their way from memory
 CHUNK = 2**23  # bytes of input and output that a thread takes at a time
@@ -92,7 +100,7 @@ class _Writer:
                 readers[value].append(step)
         for value, step in enumerate(self.program.steps):
             skip = self.sparse and isinstance(step, Load) and not self.columns[value]
-            if skip and all(isinstance(reader, Scatter) for reader in readers[value]):
+            if skip and all(isinstance(reader, Scatter | Norm) for reader in readers[value]):
                 continue  # every reader takes the nonzeros themselves
             direct = isinstance(step, Gather | Product) and not readers[value] and len(self.columns[value]) == 1
             column = self.columns[value][0] if direct else -1
@@ -110,7 +118,8 @@ class _Writer:
         return power_of_two(self.program.sizes[value])  # room for the padding of a transform
 
     def target(self, value: int, step: Any) -> int:
-        if isinstance(step, Hadamard) and self.last[step.value] == value:
+        in_place = isinstance(step, Hadamard | Scale | Activate) and self.last[step.value] == value
+        if in_place and self.capacity(step.value) == self.capacity(value) and not self.columns[step.value]:
             return self.place.pop(step.value)  # in place: nobody reads the operand again
         free = self.free[self.capacity(value)]
         if free:
@@ -147,6 +156,15 @@ class _Writer:
             for part in step.values:
                 self.emit(COPY, target=target, size=sizes[part], a=self.place[part], floats=one)
                 target += sizes[part]
+        elif isinstance(step, Norm):
+            self.norm(step, to)
+        elif isinstance(step, Scale):
+            source = self.place.get(step.value, to["target"])
+            number = self.table([step.factor])
+            self.emit(SCALE, **to, a=source, b=self.place[step.by], more=int(step.inverse), floats=number)
+        elif isinstance(step, Activate):
+            source = self.place.get(step.value, to["target"])
+            self.emit(RELU if step.kind == "relu" else STEP, **to, a=source, floats=self.table([step.scale]))
         elif isinstance(step, Slice):
             self.emit(COPY, **to, a=self.place[step.value] + step.start, floats=self.table([1.0]))
 
@@ -163,6 +181,15 @@ class _Writer:
         else:
             a, number = self.place[step.value], self.table([step.scale])
             self.emit(SCATTER, **to, a=a, b=n_features, ints=codes, more=n_nonzeros, floats=number)
+
+    def norm(self, step: Norm, to: dict[str, int]) -> None:
+        loaded = self.program.steps[step.value]
+        if step.value in self.place:
+            self.emit(NORM, **to, a=self.place[step.value], b=self.program.sizes[step.value])
+        else:
+            assert isinstance(loaded, Load)
+            constant = 0.0 if loaded.constant is None else loaded.constant
+            self.emit(SPARSE_NORM, **to, a=loaded.source, floats=self.table([abs(loaded.scale), constant]))
 
     def emit(
         self, operation: int, *, target: int = 0, a: int = 0, b: int = 0, size: int = 0, floats: int = 0,
@@ -195,32 +222,38 @@ def translate(program: Program, dtype: Any, *, sparse: bool) -> Translation:
 
 def execute(program: Program, translation: Translation, inputs: list[Any], out: np.ndarray, *, sparse: bool) -> None:
     """Run the program on the rows of all inputs (NumPy arrays, or CSR if `sparse`), on a few threads, into `out`."""
-    dtype = out.dtype
-    width = lanes(dtype)
     n_rows, n_outputs = out.shape
-    row_bytes = (sum(program.n_features) * (not sparse) + n_outputs) * dtype.itemsize
+    row_bytes = (sum(program.n_features) * (not sparse) + n_outputs) * out.dtype.itemsize
     most = CHUNK // max(row_bytes, 1)
     fewest = LEAST // sum(program.sizes)
     step = min(most, max(fewest, n_rows // (TASKS_PER_THREAD * numba.config.NUMBA_NUM_THREADS)))
+    width = lanes(out.dtype)
     step = max(step // width, 1) * width
     idle: list[np.ndarray] = []  # scratch of threads between two tasks: fresh memory costs a page fault per 4 KiB
 
     def work(start: int) -> None:
-        stop = min(start + step, n_rows)
+        rows = slice(start, min(start + step, n_rows))
         try:
             scratch = idle.pop()
         except IndexError:
-            scratch = aligned(translation.n_vectors, dtype)
-        rest = (stop - start) % width
-        if stop - rest > start:
-            _run_groups(translation, [x[start : stop - rest] for x in inputs], out[start : stop - rest], scratch)
-        if rest:  # the last rows fill part of a vector: zeros fill the others
-            padded = np.zeros((width, n_outputs), dtype)
-            _run_groups(translation, [_padded(x[stop - rest : stop], width) for x in inputs], padded, scratch)
-            out[stop - rest : stop] = padded[:rest]
+            scratch = aligned(translation.n_vectors, out.dtype)
+        run_rows(translation, [x[rows] for x in inputs], out[rows], scratch)
         idle.append(scratch)
 
     run_on_threads(work, range(0, n_rows, step))
+
+
+def run_rows(translation: Translation, inputs: list[Any], out: np.ndarray, scratch: np.ndarray) -> None:
+    """Run a program on some rows, on this thread."""
+    n_rows, width = len(out), scratch.shape[1]
+    rest = n_rows % width
+    whole = n_rows - rest
+    if whole:
+        _run_groups(translation, [x[:whole] for x in inputs], out[:whole], scratch)
+    if rest:  # the last rows fill part of a vector: zeros fill the others
+        padded = np.zeros((width, out.shape[1]), out.dtype)
+        _run_groups(translation, [_padded(x[whole:], width) for x in inputs], padded, scratch)
+        out[whole:] = padded[:rest]
 
 
 def empty(n_rows: int, n_columns: int, dtype: Any) -> np.ndarray:
@@ -240,24 +273,31 @@ def _padded(rows: Any, width: int) -> Any:
 def _run_groups(t: Translation, inputs: list[Any], out: np.ndarray, scratch: np.ndarray) -> None:
     dtype = out.dtype
     if isinstance(inputs[0], np.ndarray):
-        dense = [np.ascontiguousarray(x, dtype=dtype) for x in inputs]
+        dense = [_with_unit_stride(x, dtype) for x in inputs]
         addresses = np.array([x.ctypes.data for x in dense], dtype=np.int64)
+        strides = np.array([x.strides[0] // x.itemsize for x in dense], dtype=np.int64)
         indptr, indices, values = np.zeros((0, 0), np.int64), np.zeros(0, np.int64), np.zeros(0, dtype)
     else:
-        addresses = np.zeros(0, np.int64)
+        addresses = strides = np.zeros(0, np.int64)
         starts = np.cumsum([0, *(x.indptr[-1] for x in inputs)])
         indptr = np.stack([x.indptr + start for x, start in zip(inputs, starts, strict=False)]).astype(np.int64)
         indices = np.concatenate([x.indices for x in inputs]).astype(np.int64)
         values = np.concatenate([x.data for x in inputs]).astype(dtype)
     sizes = np.array([x.shape[1] for x in inputs], dtype=np.int64)
-    run(t.code, t.floats, t.ints, scratch, addresses, sizes, indptr, indices, values, out)
+    run(t.code, t.floats, t.ints, scratch, addresses, sizes, strides, indptr, indices, values, out)
+
+
+def _with_unit_stride(x: np.ndarray, dtype: Any) -> np.ndarray:
+    """Rows of `dtype` whose numbers are next to each other; rows may be apart, as in a slice of columns."""
+    fits = x.dtype == dtype and x.strides[1] == x.itemsize and x.strides[0] % x.itemsize == 0 and x.strides[0] > 0
+    return x if fits else np.ascontiguousarray(x, dtype=dtype)
 
 
 @compiled
-def run(code, floats, ints, scratch, addresses, sizes, indptr, indices, values, out):
+def run(code, floats, ints, scratch, addresses, sizes, strides, indptr, indices, values, out):
     """Run the instructions on every group of W rows; see :class:`Translation`.
 
-    Dense input k is at ``addresses[k]``, with ``sizes[k]`` features. Row i of CSR input k has the entries
+    Dense input k is at ``addresses[k]``, with ``sizes[k]`` features, ``strides[k]`` numbers from row to row. Row i of CSR input k has the entries
     ``indptr[k, i]`` to ``indptr[k, i + 1]`` of `indices` and `values`.
     """
     width = scratch.shape[1]
@@ -268,8 +308,8 @@ def run(code, floats, ints, scratch, addresses, sizes, indptr, indices, values, 
             operation, target, a, b, size, f, i, more, column = code[number]
             if operation == LOAD:
                 if len(addresses) > 0:
-                    rows = numba.carray(pointer(addresses[a]), n_rows * sizes[a], scratch.dtype)
-                    _load(rows, row, sizes[a], floats[f], scratch, target)
+                    rows = numba.carray(pointer(addresses[a]), n_rows * strides[a], scratch.dtype)
+                    _load(rows, row * strides[a], strides[a], sizes[a], floats[f], scratch, target)
                 else:
                     _densify(indptr[a], indices, values, row, sizes[a], floats[f], scratch, target)
                 if b:
@@ -308,20 +348,34 @@ def run(code, floats, ints, scratch, addresses, sizes, indptr, indices, values, 
             elif operation == COPY:
                 for j in range(size):
                     copy(scratch, target + j, a + j, floats[f])
+            elif operation == NORM:
+                _norm(scratch, a, b, target)
+            elif operation == SPARSE_NORM:
+                _sparse_norm(indptr[a], values, row, floats[f], floats[f + 1], scratch, target)
+            elif operation == SCALE:
+                _factors(scratch, b, more)
+                for j in range(size):
+                    rescale(scratch, target + j, a + j, 0, floats[f])
+            elif operation == RELU:
+                for j in range(size):
+                    rectify(scratch, target + j, a + j, floats[f])
+            elif operation == STEP:
+                for j in range(size):
+                    step_at(scratch, target + j, a + j, floats[f])
             else:
                 _store(scratch, a, size, flat, row * n_outputs + column, n_outputs)
 
 
 @compiled
-def _load(rows, row, n_features, scale, scratch, target):
+def _load(rows, start, stride, n_features, scale, scratch, target):
     """Transpose W rows into vectors."""
     width = scratch.shape[1]
     whole = n_features - n_features % width
     for j in range(0, whole, width):
-        load_tile(rows, row * n_features + j, n_features, scratch, target + j, scale)
+        load_tile(rows, start + j, stride, scratch, target + j, scale)
     for r in range(width):
         for j in range(whole, n_features):
-            scratch[target + j, r] = scale * rows[(row + r) * n_features + j]
+            scratch[target + j, r] = scale * rows[start + r * stride + j]
 
 
 @compiled
@@ -345,6 +399,55 @@ def _spread(indptr, indices, values, row, ints, codes, n_nonzeros, scale, scratc
             for k in range(n_nonzeros):
                 code = ints[first + k]
                 scratch[target + (code >> 1), r] += -value if code & 1 else value
+
+
+@compiled
+def _norm(scratch, source, n, target):
+    """Norms of n vectors, lane by lane, divided by the largest entry so that squares cannot overflow."""
+    width = scratch.shape[1]
+    whole = n - n % 8
+    scratch[:2] = 0.0  # of the tile in which results leave: the largest entry or its inverse, the sum
+    for j in range(source, source + whole, 8):
+        largest(scratch, 0, j, 8)
+    for j in range(source + whole, source + n):
+        largest(scratch, 0, j, 1)
+    for r in range(width):
+        top = scratch[0, r]
+        scratch[target, r] = top
+        scratch[0, r] = 1.0 / top if top > 0.0 else 0.0
+    for j in range(source, source + whole, 8):
+        add_squares(scratch, 1, j, 0, 8)
+    for j in range(source + whole, source + n):
+        add_squares(scratch, 1, j, 0, 1)
+    for r in range(width):
+        scratch[target, r] *= np.sqrt(scratch[1, r])
+
+
+@compiled
+def _sparse_norm(indptr, values, row, scale, constant, scratch, target):
+    """Norms of W sparse rows times `scale`, with an entry `constant` more."""
+    for r in range(scratch.shape[1]):
+        top = abs(constant)
+        for entry in range(indptr[row + r], indptr[row + r + 1]):
+            top = max(top, scale * abs(values[entry]))
+        total = top - top  # zero of the right type
+        if top > 0.0:
+            total += (constant / top) ** 2
+            for entry in range(indptr[row + r], indptr[row + r + 1]):
+                ratio = scale * values[entry] / top
+                total += ratio * ratio
+        scratch[target, r] = top * np.sqrt(total)
+
+
+@compiled
+def _factors(scratch, by, inverse):
+    """Vector 0, of the tile in which results leave, becomes the factors of a Scale step."""
+    for r in range(scratch.shape[1]):
+        c = scratch[by, r]
+        if inverse:
+            scratch[0, r] = 1.0 / c if c > 0.0 else 0.0
+        else:
+            scratch[0, r] = c
 
 
 @compiled

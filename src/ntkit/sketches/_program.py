@@ -1,4 +1,5 @@
-"""Straight-line programs: what every sketch built from signs, Hadamard transforms and sampled rows has in common.
+"""Straight-line programs: what sketches built from signs, Hadamard transforms and sampled rows, and the feature maps
+built from them, have in common.
 
 An operator describes its map once, as steps on vectors (:class:`Program`); three interpreters run the description:
 :mod:`ntkit.sketches._agnostic` (array API, the legible one), :mod:`ntkit.sketches._numba` (rows in cache, for host
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -97,7 +98,44 @@ class Slice:
     start: int
 
 
-Step: TypeAlias = Load | Constant | Hadamard | Gather | Product | Scatter | Concatenate | Slice
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """The Euclidean norm of a value, a vector of length 1."""
+
+    value: int
+
+
+@dataclass(frozen=True, eq=False)
+class Scale:
+    """A value times `factor` · c, or with `inverse` over it (0 for c = 0), c the one coordinate of the value `by`."""
+
+    value: int
+    by: int
+    factor: float
+    inverse: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A matrix of shape (size, size of v) times v."""
+
+    value: int
+    matrix: np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, eq=False)
+class Activate:
+    """scale · max(v, 0), or scale · (1 if v > 0 else 0), of every coordinate."""
+
+    value: int
+    kind: Activation
+    scale: float
+
+
+Activation: TypeAlias = Literal["relu", "step"]
+Step: TypeAlias = (
+    Load | Constant | Hadamard | Gather | Product | Scatter | Concatenate | Slice | Norm | Scale | Dense | Activate
+)
 
 
 def operands(step: Step) -> tuple[int, ...]:
@@ -108,6 +146,8 @@ def operands(step: Step) -> tuple[int, ...]:
         return (step.a, step.b)
     if isinstance(step, Concatenate):
         return step.values
+    if isinstance(step, Scale):
+        return (step.value, step.by)
     return (step.value,)
 
 
@@ -163,6 +203,22 @@ class Program:
     def slice(self, value: int, start: int, size: int) -> int:
         """Append :class:`Slice`."""
         return self._append(Slice(value, start), size)
+
+    def norm(self, value: int) -> int:
+        """Append :class:`Norm`."""
+        return self._append(Norm(value), 1)
+
+    def scale(self, value: int, by: int, *, factor: float = 1.0, inverse: bool = False) -> int:
+        """Append :class:`Scale`."""
+        return self._append(Scale(value, by, factor, inverse), self.sizes[value])
+
+    def dense(self, value: int, matrix: np.ndarray[Any, np.dtype[np.float32]]) -> int:
+        """Append :class:`Dense`."""
+        return self._append(Dense(value, matrix), len(matrix))
+
+    def activate(self, value: int, kind: Activation, scale: float = 1.0) -> int:
+        """Append :class:`Activate`."""
+        return self._append(Activate(value, kind, scale), self.sizes[value])
 
     def output(self, value: int) -> None:
         """Make `value` the next columns of the result."""
