@@ -1,6 +1,6 @@
 """ntkit: neural tangent kernels at scale.
 
-Exact kernels of infinitely wide networks and oblivious sketches now; random features and fast linear learners on top.
+Exact kernels of infinitely wide networks, oblivious sketches, and explicit features of the kernels; learners on top.
 Submodules load on first use, so ``import ntkit`` is quick and pulls in neither numba, torch, Dask nor
 matplotlib.
 """
@@ -11,18 +11,39 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ntkit import display, features, kernels, networks, sketches
-    from ntkit.features import PolynomialSketch
+    from ntkit import diagnostics, display, features, kernels, networks, sketches
+    from ntkit.features import (
+        GradientFeatures,
+        NTKFeatures,
+        NTKPolynomialSketch,
+        NTKRandomFeatures,
+        NTKSketch,
+        PolynomialSketch,
+    )
     from ntkit.kernels import network_kernel
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("display", "features", "kernels", "networks", "sketches")
-_NAMES = {"PolynomialSketch": "ntkit.features", "network_kernel": "ntkit.kernels"}
+_SUBMODULES = ("diagnostics", "display", "features", "kernels", "networks", "sketches")
+_NAMES = {
+    "GradientFeatures": "ntkit.features",
+    "NTKFeatures": "ntkit.features",
+    "NTKPolynomialSketch": "ntkit.features",
+    "NTKRandomFeatures": "ntkit.features",
+    "NTKSketch": "ntkit.features",
+    "PolynomialSketch": "ntkit.features",
+    "network_kernel": "ntkit.kernels",
+}
 
 __all__ = [
+    "GradientFeatures",
+    "NTKFeatures",
+    "NTKPolynomialSketch",
+    "NTKRandomFeatures",
+    "NTKSketch",
     "PolynomialSketch",
     "__version__",
+    "diagnostics",
     "display",
     "features",
     "kernels",

@@ -47,15 +47,25 @@ def check_int(value: object, name: str, owner: str, *, minimum: int | None = Non
     return number
 
 
-def check_real(value: object, name: str, owner: str, *, minimum: float = -math.inf, strict: bool = False) -> float:
-    """Return `value` as a finite float ≥ `minimum` (> with `strict`), or raise an error."""
+def check_real(
+    value: object,
+    name: str,
+    owner: str,
+    *,
+    minimum: float = -math.inf,
+    maximum: float = math.inf,
+    strict: bool = False,
+) -> float:
+    """Return `value` as a finite float ≥ `minimum` (> with `strict`) and ≤ `maximum`, or raise an error."""
     rule = "a finite real number"
     if minimum > -math.inf:
         rule += f" {'>' if strict else '≥'} {minimum:g}"
+    if maximum < math.inf:
+        rule += f" and ≤ {maximum:g}"
     if isinstance(value, bool | np.bool_) or not isinstance(value, Real):
         raise TypeError(message(owner, name, rule, value))
     number = float(value)
-    if not math.isfinite(number) or number < minimum or (strict and number == minimum):
+    if not (math.isfinite(number) and minimum <= number <= maximum) or (strict and number == minimum):
         raise ValueError(message(owner, name, rule, value))
     return number
 

@@ -1,5 +1,15 @@
 """Feature maps: scikit-learn transformers whose inner products approximate a kernel."""
 
+from ntkit.features.front import NTKFeatures
+from ntkit.features.gradient import GradientFeatures
+from ntkit.features.ntk import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
 from ntkit.features.polynomial import PolynomialSketch
 
-__all__ = ["PolynomialSketch"]
+__all__ = [
+    "GradientFeatures",
+    "NTKFeatures",
+    "NTKPolynomialSketch",
+    "NTKRandomFeatures",
+    "NTKSketch",
+    "PolynomialSketch",
+]

@@ -1,8 +1,9 @@
-"""What all feature maps share: validation of rows of any library, names and types of their output."""
+"""What all feature maps share: validation of rows of any library, names and types of their output, error estimates."""
 
 from __future__ import annotations
 
-from typing import Any
+from abc import abstractmethod
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -10,18 +11,109 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._validation import check_data
+from ntkit._random import RandomState, seed_sequence
+from ntkit._validation import check_data, check_int
+from ntkit.sketches._base import execute
+from ntkit.sketches._program import Program
 
 
 class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base class: rows in (NumPy, pandas, SciPy sparse, torch), features of the same library out."""
+
+    n_components: int | None
+    random_state: RandomState
+
+    @abstractmethod
+    def _kernel(self, X: Array) -> Array:
+        """Exact kernel matrix of some rows, of which the features are an approximation."""
+
+    def estimate_error(self, X: Any, *, n_samples: int = 1000, random_state: RandomState = None) -> float:
+        """Estimate the relative error of this fitted map on your own rows: ‖Z Zᵀ − K‖_F / ‖K‖_F on a sample of them.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features)
+        n_samples : int, default=1000
+            Rows drawn from X, without replacement; all if X has no more. The exact kernel of these is computed.
+        random_state : None, int, RandomState or Generator
+            Draws the sample.
+
+        Returns
+        -------
+        float
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ntkit import NTKFeatures
+        >>> X = np.random.default_rng(0).standard_normal((200, 10))
+        >>> features = NTKFeatures(n_components=1024, random_state=0).fit(X)
+        >>> bool(features.estimate_error(X) < 0.05)
+        True
+        """
+        from ntkit.diagnostics import kernel_error
+
+        return kernel_error(self, X, n_samples=n_samples, random_state=random_state)
+
+    def suggest_n_components(
+        self,
+        X: Any,
+        target_error: float,
+        *,
+        n_samples: int = 500,
+        maximum: int = 65536,
+        random_state: RandomState = 0,
+    ) -> int:
+        """Find how many components bring the relative error on your own rows below a target.
+
+        Copies of this map with 32, 64, 128, … components, three each, are tried on a sample of X until the error (see
+        :meth:`estimate_error`) is below the target; what an error ∝ n_components^{-1/2} needs between the last
+        two is returned. This map is left as it is, and need not be fitted.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features)
+        target_error : float > 0
+        n_samples : int, default=500
+            Rows drawn from X.
+        maximum : int, default=65536
+            Most components to try.
+        random_state : None, int, RandomState or Generator, default=0
+            Draws the sample and the maps tried.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        ValueError
+            If `maximum` components are too few; the message says which error they reach.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ntkit import NTKFeatures
+        >>> X = np.random.default_rng(0).standard_normal((200, 10))
+        >>> bool(100 < NTKFeatures(depth=1).suggest_n_components(X, 0.02) < 4096)
+        True
+        """
+        from ntkit.diagnostics import suggest_n_components
+
+        return suggest_n_components(
+            self, X, target_error, n_samples=n_samples, maximum=maximum, random_state=random_state
+        )
 
     def _check_rows(self, X: Any, *, reset: bool) -> Array:
         """Validate the rows of `fit` (`reset`) or `transform`."""
         if not reset:
             check_is_fitted(self)
         if not _array.is_torch(X):
-            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+            X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
+            if _array.is_sparse(X) and not X.has_canonical_format:
+                X = X.copy()
+                X.sum_duplicates()  # norms need whole entries
+            return X
         X = check_data(X, "X", type(self).__name__)
         if reset:
             self.n_features_in_ = int(X.shape[1])
@@ -38,3 +130,64 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         tags.input_tags.sparse = True
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         return tags
+
+
+class ProgramMap(FeatureMap):
+    """A feature map that is one program: `fit` makes the draws, which is all that is pickled."""
+
+    batch_size: int | None
+
+    @abstractmethod
+    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
+        """Check the parameters and make the draws for rows of ``n_features_in_``."""
+
+    @abstractmethod
+    def _emit(self) -> Program:
+        """The program of the draws."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Draw the map for rows of the size and kind of X.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
+            Only the number of features and whether X is sparse matter: the map is oblivious to the data.
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        name = type(self).__name__
+        if self.batch_size is not None:
+            check_int(self.batch_size, "batch_size", name, minimum=1)
+        seed = seed_sequence(self.random_state, owner=name)
+        X = self._check_rows(X, reset=True)
+        self._draw(seed, sparse=_array.is_sparse(X))
+        self._program = self._emit()
+        self._n_features_out = self._program.n_outputs
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Return the features of the rows of X.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            A torch tensor on the device of X if X is one, else a NumPy array; float32 for float32.
+        """
+        X = self._check_rows(X, reset=False)
+        return execute(self._program, (X,), batch_size=self.batch_size)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_program"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_n_features_out" in state:
+            self._program = self._emit()

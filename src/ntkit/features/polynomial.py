@@ -147,6 +147,11 @@ class PolynomialSketch(FeatureMap):
             return execute(self._program, (X,), batch_size=self.batch_size)
         return self.sketch_.run(self._program, (X,), batch_size=self.batch_size)
 
+    def _kernel(self, X: Array) -> Array:
+        from ntkit.kernels import polynomial
+
+        return polynomial(X, degree=self.degree, coef0=self.coef0, gamma=self.gamma)
+
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
         return {name: value for name, value in state.items() if name != "_program"}

@@ -3,6 +3,7 @@
 from ntkit.kernels._named import diagonal, gram, row_blocks
 from ntkit.kernels.arccos import arc_cosine, arc_cosine_taylor, relu_ntk, relu_ntk_taylor
 from ntkit.kernels.dot_product import dot_product, exponential, gaussian, polynomial
+from ntkit.kernels.fit import nonnegative_polynomial
 from ntkit.kernels.network import NetworkKernels, cntk, network_kernel, nngp, ntk
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "gram",
     "network_kernel",
     "nngp",
+    "nonnegative_polynomial",
     "ntk",
     "polynomial",
     "relu_ntk",

@@ -24,14 +24,14 @@ def mix(activation: Activation) -> float:
 
     σ(z) = max(z, 0) + α min(z, 0) gives w = 2α/(1 + α²): 0 for ReLU, −1 for the absolute value.
     """
-    alpha = _negative_slope(activation)
+    alpha = negative_slope(activation)
     return 2 * alpha / (1 + alpha * alpha)
 
 
 def second_moment(activation: Activation) -> float:
     """E[σ(z)²] for z ~ N(0, 1)."""
     if isinstance(activation, HOMOGENEOUS):
-        return (1 + _negative_slope(activation) ** 2) / 2
+        return (1 + negative_slope(activation) ** 2) / 2
     one = np.ones(())
     return float(_DUALS[type(activation)](one, one, one)[0])
 
@@ -79,7 +79,8 @@ def homogeneous_chain(t: Array, gap: Array, mixes: np.ndarray, trained: np.ndarr
     return t, theta
 
 
-def _negative_slope(activation: Activation) -> float:
+def negative_slope(activation: Activation) -> float:
+    """Slope of a piecewise linear σ below 0; above it is 1."""
     if isinstance(activation, LeakyReLU):
         return float(activation.slope)
     return -1.0 if isinstance(activation, Abs) else 0.0

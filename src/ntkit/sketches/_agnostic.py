@@ -68,7 +68,8 @@ def evaluate(program: Program, number: int, values: dict[int, Array], inputs: Se
     if isinstance(step, Scatter):
         return _scatter(step, values[step.value], size)
     if isinstance(step, Concatenate):
-        return xp.concat([values[value] for value in step.values], axis=-1)
+        parts = zip(step.values, step.weights, strict=True)
+        return xp.concat([values[value] * weight for value, weight in parts], axis=-1)
     if isinstance(step, Norm):
         return norm(values[step.value])
     if isinstance(step, Scale):
@@ -84,7 +85,7 @@ def evaluate(program: Program, number: int, values: dict[int, Array], inputs: Se
 
 
 def norm(x: Array) -> Array:
-    """Euclidean norms along the last axis, which stays; scaled by the largest entry, so that squares cannot overflow."""
+    """Euclidean norms along the last axis, which stays; over the largest entry, so that squares cannot overflow."""
     xp: Any = _array.namespace(x)
     top = xp.max(xp.abs(x), axis=-1, keepdims=True)
     ratio = x / xp.where(top > 0, top, xp.ones_like(top))

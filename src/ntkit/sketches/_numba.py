@@ -55,7 +55,9 @@ from ntkit.sketches._program import (
     power_of_two,
 )
 
-LOAD, CONSTANT, HADAMARD, GATHER, PRODUCT, SCATTER, SPREAD, COPY, STORE, NORM, SPARSE_NORM, SCALE, RELU, STEP = range(14)
+LOAD, CONSTANT, HADAMARD, GATHER, PRODUCT, SCATTER, SPREAD, COPY, STORE, NORM, SPARSE_NORM, SCALE, RELU, STEP = range(
+    14
+)
 BLOCK = 256  # vectors whose transform stays in the first-level cache (16 KiB)
 AHEAD = 24  # nonzeros whose draws are on their way from memory
 CHUNK = 2**23  # bytes of input and output that a thread takes at a time
@@ -152,9 +154,8 @@ class _Writer:
             self.scatter(step, to)
         elif isinstance(step, Concatenate):
             target = to["target"]
-            one = self.table([1.0])
-            for part in step.values:
-                self.emit(COPY, target=target, size=sizes[part], a=self.place[part], floats=one)
+            for part, weight in zip(step.values, step.weights, strict=True):
+                self.emit(COPY, target=target, size=sizes[part], a=self.place[part], floats=self.table([weight]))
                 target += sizes[part]
         elif isinstance(step, Norm):
             self.norm(step, to)
@@ -297,8 +298,8 @@ def _with_unit_stride(x: np.ndarray, dtype: Any) -> np.ndarray:
 def run(code, floats, ints, scratch, addresses, sizes, strides, indptr, indices, values, out):
     """Run the instructions on every group of W rows; see :class:`Translation`.
 
-    Dense input k is at ``addresses[k]``, with ``sizes[k]`` features, ``strides[k]`` numbers from row to row. Row i of CSR input k has the entries
-    ``indptr[k, i]`` to ``indptr[k, i + 1]`` of `indices` and `values`.
+    Dense input k is at ``addresses[k]``, with ``sizes[k]`` features, ``strides[k]`` numbers from row to row. Row i of CSR
+    input k has the entries ``indptr[k, i]`` to ``indptr[k, i + 1]`` of `indices` and `values`.
     """
     width = scratch.shape[1]
     n_rows, n_outputs = out.shape

@@ -1,5 +1,4 @@
-"""Straight-line programs: what sketches built from signs, Hadamard transforms and sampled rows, and the feature maps
-built from them, have in common.
+"""Straight-line programs: what all sketches and the feature maps made of them have in common.
 
 An operator describes its map once, as steps on vectors (:class:`Program`); three interpreters run the description:
 :mod:`ntkit.sketches._agnostic` (array API, the legible one), :mod:`ntkit.sketches._numba` (rows in cache, for host
@@ -78,9 +77,10 @@ class Scatter:
 
 @dataclass(frozen=True, eq=False)
 class Concatenate:
-    """The values one after the other."""
+    """The values one after the other, each times its weight."""
 
     values: tuple[int, ...]
+    weights: tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,9 +196,11 @@ class Program:
         """Append :class:`Scatter`."""
         return self._append(Scatter(value, codes, scale), size)
 
-    def concatenate(self, values: Sequence[int]) -> int:
-        """Append :class:`Concatenate`."""
-        return self._append(Concatenate(tuple(values)), sum(self.sizes[value] for value in values))
+    def concatenate(self, values: Sequence[int], weights: Sequence[float] | None = None) -> int:
+        """Append :class:`Concatenate`; without `weights` they are 1."""
+        weights = [1.0] * len(values) if weights is None else weights
+        size = sum(self.sizes[value] for value in values)
+        return self._append(Concatenate(tuple(values), tuple(weights)), size)
 
     def slice(self, value: int, start: int, size: int) -> int:
         """Append :class:`Slice`."""

@@ -49,7 +49,7 @@ def plan(program: Program, dtype: Any, *, sparse: bool) -> list[Stage]:
     anywhere = (Constant,) if sparse else (Constant, Load)
 
     def at_hand(value: int, stage: int) -> bool:
-        return level[value] == stage and not isinstance(steps[value], Dense) or isinstance(steps[value], anywhere)
+        return (level[value] == stage and not isinstance(steps[value], Dense)) or isinstance(steps[value], anywhere)
 
     def plain(value: int) -> bool:
         step = steps[value]

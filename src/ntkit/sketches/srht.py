@@ -80,7 +80,8 @@ class SRHTOperator(ProgramOperator):
         self._diagonal = signs.astype(np.float64)
         self._weights = np.full(len(rows), len(rows) ** -0.5)
 
-    def emit(self, program: Program, *values: int) -> int:
-        """Append the map."""
+    def emit(self, program: Program, *values: int, factor: float = 1.0) -> int:
+        """Append the map, times a factor."""
         (value,) = values
-        return program.gather(program.hadamard(value, self._diagonal), self.rows, self._weights)
+        weights = self._weights if factor == 1.0 else factor * self._weights
+        return program.gather(program.hadamard(value, self._diagonal), self.rows, weights)

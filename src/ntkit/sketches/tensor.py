@@ -120,13 +120,14 @@ class TensorSRHTOperator(ProgramOperator):
         self._weights = np.full(self.n_components, self.n_components**-0.5)
         self._in_order = np.arange(self.n_components, dtype=np.int32)
 
-    def emit(self, program: Program, *values: int) -> int:
-        """Append the map."""
+    def emit(self, program: Program, *values: int, factor: float = 1.0) -> int:
+        """Append the map, times a factor."""
         transforms = [program.hadamard(v, d) for v, d in zip(values, self._diagonals, strict=True)]
         if self.degree == 1:
-            return program.gather(transforms[0], self.rows[0], self._weights)
+            weights = self._weights if factor == 1.0 else factor * self._weights
+            return program.gather(transforms[0], self.rows[0], weights)
         a, b = transforms[:2]
-        value = program.product(a, self.rows[0], b, self.rows[1], self.n_components**-0.5)
+        value = program.product(a, self.rows[0], b, self.rows[1], factor * self.n_components**-0.5)
         for transform, rows in zip(transforms[2:], self.rows[2:], strict=True):
             value = program.product(value, self._in_order, transform, rows, 1.0)
         return value

@@ -1,0 +1,256 @@
+"""How good an approximation of a kernel is: relative and spectral errors, statistical dimension, sizes to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._random import RandomState, generator, keyed, seed_sequence
+from ntkit._validation import check_data, check_int, check_real, message
+
+if TYPE_CHECKING:
+    from ntkit.features._base import FeatureMap
+
+_SEEDS = 3  # maps tried for each size
+
+
+def kernel_error(
+    feature_map: Any,
+    X: Any,
+    *,
+    kernel: str | Callable[..., Any] | None = None,
+    n_samples: int = 1000,
+    random_state: RandomState = None,
+    **kernel_params: Any,
+) -> float:
+    """Relative error ‖Z Zᵀ − K‖_F / ‖K‖_F of a fitted feature map on a sample of rows.
+
+    Parameters
+    ----------
+    feature_map : transformer
+        A fitted map: one of ntkit, or any other with `kernel` given.
+    X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features)
+    kernel : str, network or callable, optional
+        The exact kernel, as :func:`ntkit.kernels.gram` takes it; by default the one that a map of ntkit is for.
+    n_samples : int, default=1000
+        Rows drawn from X without replacement; all if X has no more.
+    random_state : None, int, RandomState or Generator
+        Draws the sample.
+    **kernel_params
+        Parameters of `kernel`.
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.kernel_approximation import RBFSampler
+    >>> from ntkit import NTKFeatures
+    >>> from ntkit.diagnostics import kernel_error
+    >>> X = np.random.default_rng(0).standard_normal((300, 5))
+    >>> bool(kernel_error(NTKFeatures(n_components=512, random_state=0).fit(X), X) < 0.05)
+    True
+    >>> rbf = RBFSampler(gamma=0.5, n_components=512, random_state=0).fit(X)
+    >>> bool(kernel_error(rbf, X, kernel="gaussian", lengthscale=1.0) < 1.0)
+    True
+    """
+    rows = _sample(X, n_samples, seed_sequence(random_state, owner="kernel_error"), "kernel_error")
+    if kernel is not None:
+        from ntkit.kernels import gram
+
+        K = gram(kernel, _plain(rows), **kernel_params)
+    elif hasattr(feature_map, "_kernel"):
+        if kernel_params:
+            raise TypeError(f"kernel_error got parameters {sorted(kernel_params)} of a kernel, but no kernel=….")
+        K = feature_map._kernel(_plain(rows))
+    else:
+        rule = "given (a name such as 'ntk', a network or a function) for a map that is not ntkit's"
+        raise TypeError(message("kernel_error", "kernel", rule, kernel))
+    return _relative(K, feature_map.transform(rows))
+
+
+def spectral_error(K: Any, Z: Any, lam: float) -> float:
+    """Smallest ε with (1 − ε)(K + λI) ⪯ Z Zᵀ + λI ⪯ (1 + ε)(K + λI).
+
+    It bounds what ridge regression with penalty λ loses when K is replaced by Z Zᵀ: predictions and risk change by a
+    factor of at most about (1 + ε)/(1 − ε) (for ε < 1).
+
+    Parameters
+    ----------
+    K : array of shape (n, n)
+        Kernel matrix.
+    Z : array of shape (n, m)
+        Features.
+    lam : float > 0
+        λ.
+
+    Returns
+    -------
+    float
+        Largest absolute eigenvalue of (K + λI)^{-1/2} (Z Zᵀ − K) (K + λI)^{-1/2}.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit.diagnostics import spectral_error
+    >>> round(spectral_error(np.eye(3), np.sqrt(1.5) * np.eye(3), 1.0), 6)
+    0.25
+    """
+    K, lam = _kernel_matrix(K, "spectral_error"), check_real(lam, "lam", "spectral_error", minimum=0, strict=True)
+    Z = check_data(Z, "Z", "spectral_error")
+    if Z.shape[0] != K.shape[0]:
+        raise ValueError(message("spectral_error", "Z", f"an array of {K.shape[0]} rows, as K has", Z))
+    xp: Any = _array.namespace(K, Z)
+    Z = _array.widen(Z)
+    eye = xp.eye(K.shape[0], dtype=K.dtype, device=_array.device(K))
+    try:
+        root = xp.linalg.cholesky(K + lam * eye)
+    except Exception as error:
+        raise ValueError(
+            f"K + λI must be positive definite. With lam={lam} it is not; K is no kernel matrix, or λ lies below its "
+            "rounding errors: take a larger one."
+        ) from error
+    half = xp.linalg.solve(root, xp.matmul(Z, xp.matrix_transpose(Z)) - K)
+    whole = xp.linalg.solve(root, xp.matrix_transpose(half))
+    eigenvalues = xp.linalg.eigvalsh(0.5 * (whole + xp.matrix_transpose(whole)))
+    return float(xp.max(xp.abs(eigenvalues)))
+
+
+def statistical_dimension(K: Any, lam: float) -> float:
+    """Statistical dimension s_λ = tr K (K + λI)⁻¹ = Σ μ_i / (μ_i + λ) over the eigenvalues of K.
+
+    Parameters
+    ----------
+    K : array of shape (n, n)
+        Kernel matrix.
+    lam : float > 0
+        λ.
+
+    Returns
+    -------
+    float
+        Between 0 and the rank of K.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit.diagnostics import statistical_dimension
+    >>> statistical_dimension(np.diag([3.0, 1.0, 0.0]), 1.0)
+    1.25
+    """
+    K = _kernel_matrix(K, "statistical_dimension")
+    lam = check_real(lam, "lam", "statistical_dimension", minimum=0, strict=True)
+    xp: Any = _array.namespace(K)
+    eigenvalues = xp.linalg.eigvalsh(K)
+    eigenvalues = xp.where(eigenvalues > 0, eigenvalues, xp.zeros_like(eigenvalues))  # rounding makes some negative
+    return float(xp.sum(eigenvalues / (eigenvalues + lam)))
+
+
+def suggest_n_components(
+    feature_map: FeatureMap,
+    X: Any,
+    target_error: float,
+    *,
+    n_samples: int = 500,
+    maximum: int = 65536,
+    random_state: RandomState = 0,
+) -> int:
+    """Number of components that a map of ntkit needs for a relative error on your own rows.
+
+    This is the method of the same name of every map, :meth:`ntkit.NTKFeatures.suggest_n_components`; see there.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import NTKFeatures
+    >>> from ntkit.diagnostics import suggest_n_components
+    >>> X = np.random.default_rng(0).standard_normal((200, 10))
+    >>> m = suggest_n_components(NTKFeatures(), X, 0.05)
+    >>> bool(NTKFeatures(n_components=m, random_state=1).fit(X).estimate_error(X) < 0.06)
+    True
+    """
+    from sklearn.base import clone
+
+    name = type(feature_map).__name__
+    owner = f"{name}.suggest_n_components"
+    target = check_real(target_error, "target_error", owner, minimum=0, strict=True)
+    maximum = check_int(maximum, "maximum", owner, minimum=1)
+    seed = seed_sequence(random_state, owner=owner)
+    rows = _sample(X, n_samples, seed, owner)
+    K = None
+    tried = (0, np.inf)
+    m = min(32, maximum)
+    while True:
+        maps = [
+            clone(feature_map).set_params(n_components=m, random_state=_seed(keyed(seed, "map", i)))
+            for i in range(_SEEDS)
+        ]
+        features = [m_.fit(rows).transform(rows) for m_ in maps]
+        K = maps[0]._kernel(_plain(rows)) if K is None else K
+        error = float(np.sqrt(np.mean([_relative(K, Z) ** 2 for Z in features])))
+        if error <= target:
+            break
+        if m == maximum:
+            raise ValueError(
+                f"{name} reaches a relative error of {error:.3g} on these rows with {maximum} components; "
+                f"target_error={target:g} takes more. Raise `maximum`, or accept a larger error."
+            )
+        tried = (m, error)
+        m = min(2 * m, maximum)
+    between = int(np.ceil(m * (error / target) ** 2))
+    return max(between, tried[0] + 1) if tried[0] else m
+
+
+def _seed(seed: np.random.SeedSequence) -> int:
+    return int(seed.generate_state(1)[0])
+
+
+def _relative(K: Array, Z: Array) -> float:
+    xp: Any = _array.namespace(K, Z)
+    K, Z = _array.widen(K), _array.widen(Z)
+    error = xp.linalg.matrix_norm(xp.matmul(Z, xp.matrix_transpose(Z)) - K)
+    size = xp.linalg.matrix_norm(K)
+    return float(error / size) if size > 0 else float(error)
+
+
+def _plain(rows: Any) -> Any:
+    """Rows as an array: of a data frame its values."""
+    return rows.to_numpy() if hasattr(rows, "to_numpy") else rows
+
+
+def _sample(X: Any, n_samples: int, seed: np.random.SeedSequence, owner: str) -> Any:
+    """Some rows of X, in order, in the container of X."""
+    n_samples = check_int(n_samples, "n_samples", owner, minimum=1)
+    if not hasattr(X, "shape"):
+        X = np.asarray(X)
+    if X.shape[0] <= n_samples:
+        return X
+    chosen = np.sort(generator(seed, "sample").choice(X.shape[0], n_samples, replace=False))
+    if hasattr(X, "iloc"):
+        return X.iloc[chosen]
+    if _array.is_torch(X):
+        import torch
+
+        return X[torch.from_numpy(chosen).to(X.device)]
+    return X[chosen] if _array.is_numpy(X) else X.tocsr()[chosen]
+
+
+def _kernel_matrix(K: Any, owner: str) -> Array:
+    K = check_data(K, "K", owner)
+    if _array.is_sparse(K) or K.shape[0] != K.shape[1]:
+        raise ValueError(message(owner, "K", "a square matrix", K))
+    K = _array.widen(K)
+    xp: Any = _array.namespace(K)
+    transposed = xp.matrix_transpose(K)
+    top = float(xp.max(xp.abs(K)))
+    if float(xp.max(xp.abs(K - transposed))) > 1e-6 * top:
+        raise ValueError(
+            f"The 'K' parameter of {owner} must be symmetric, as kernel matrices are. Got one that is not."
+        )
+    return 0.5 * (K + transposed)

@@ -1,0 +1,224 @@
+"""The walk over the layers of a ReLU network that Algorithms 1 and 2 share, written as a program.
+
+With φ^(0) = ψ^(0) = x, layer ℓ makes
+
+    φ̇^(ℓ)  features of κ₀,   φ^(ℓ)  features of κ₁,   both of φ^(ℓ−1),
+    ψ^(ℓ) = Q²(ψ^(ℓ−1) ⊗ φ̇^(ℓ)) ⊕ φ^(ℓ),
+
+Q² a TensorSRHT. ⟨φ^(L)(x), φ^(L)(y)⟩ approximates the NNGP kernel, ⟨ψ^(L)(x), ψ^(L)(y)⟩ the NTK. The two algorithms
+differ in what stands for κ₀ and κ₁: sketched polynomials, or random Step and ReLU features.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ntkit._random import generator, keyed
+from ntkit.sketches._program import Program
+from ntkit.sketches.countsketch import OSNAPOperator
+from ntkit.sketches.series import PaddedOperator, PaddedSeries, SeriesOperator, SeriesSketch
+from ntkit.sketches.srht import SRHTOperator
+from ntkit.sketches.tensor import TensorSRHTOperator
+
+_BLOCK = 1024  # directions that are made orthogonal to each other: QR takes time with the square of it
+
+
+@dataclass(frozen=True)
+class State:
+    """A value whose norm is about that of `unit` times the one coordinate of the value `norm` (None: 1)."""
+
+    value: int
+    norm: int | None
+
+
+class Activation(ABC):
+    """Features of κ₀ or κ₁ of the layer before."""
+
+    n_components: int
+
+    @abstractmethod
+    def emit(self, program: Program, phi: State, by: int | None) -> int:
+        """Append the features of φ/‖φ‖, times the one coordinate of `by`."""
+
+
+@dataclass(frozen=True)
+class Polynomial(Activation):
+    """A sketched series of κ₀ or κ₁ (Algorithm 1, lines 7 and 8)."""
+
+    series: SeriesOperator | PaddedOperator
+    normalize: bool
+
+    @property
+    def n_components(self) -> int:  # type: ignore[override]
+        """Number of features."""
+        return self.series.n_components
+
+    def emit(self, program: Program, phi: State, by: int | None) -> int:
+        """Append the features."""
+        if self.normalize and isinstance(self.series, PaddedOperator):
+            (value,) = self.series.emit_parts(program, phi.value, norm=phi.norm)
+            return normed(program, value, by, normalize=True)
+        parts = self.series.emit_parts(program, phi.value, norm=phi.norm, by=by)
+        return parts[0] if len(parts) == 1 else program.concatenate(parts)
+
+
+@dataclass(frozen=True)
+class Random(Activation):
+    """√(2/m) Step(W φ) or √(2/m) ReLU(W φ), E w wᵀ = I for every row w of W (Eq. 11 and 15)."""
+
+    kind: str
+    matrix: np.ndarray
+    normalize: bool
+
+    @property
+    def n_components(self) -> int:  # type: ignore[override]
+        """Number of features."""
+        return len(self.matrix)
+
+    def emit(self, program: Program, phi: State, by: int | None) -> int:
+        """Append the features."""
+        scale = (2.0 / len(self.matrix)) ** 0.5
+        value = program.dense(phi.value, self.matrix)
+        if self.kind == "step":
+            return normed(program, program.activate(value, "step", scale), by, normalize=self.normalize)
+        return normed(program, program.activate(value, "relu", scale), by, had=phi.norm, normalize=self.normalize)
+
+
+def normed(
+    program: Program, value: int, by: int | None, *, had: int | None = None, length: float = 1.0, normalize: bool
+) -> int:
+    """Append what gives features the norm length · `by`: exactly with `normalize`, else if they had length · `had`."""
+    if normalize:
+        norm = program.norm(value)
+        if by is None:
+            return program.scale(value, norm, factor=length, inverse=True)
+        return program.scale(value, program.scale(by, norm, inverse=True), factor=length)
+    if had == by:
+        return value
+    value = value if had is None else program.scale(value, had, inverse=True)
+    return value if by is None else program.scale(value, by)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """κ₁ features, and for the NTK κ₀ features, Q² and the SRHT R that mixes both parts of ψ, if there is one."""
+
+    forward: Activation
+    derivative: Activation | None = None
+    product: TensorSRHTOperator | None = None
+    mix: SRHTOperator | None = None
+
+
+def emit_walk(
+    program: Program,
+    layers: Sequence[Layer],
+    *,
+    normalize: bool,
+    homogeneous: bool,
+    first: SRHTOperator | OSNAPOperator | None = None,
+    lift: SRHTOperator | OSNAPOperator | None = None,
+) -> list[int]:
+    """Append all layers; return the parts of ψ^(L), the last of them φ^(L).
+
+    Features have the norm of x in the end. `homogeneous` activations (random ones: Step and ReLU take any norm) let it
+    pass through all layers; polynomials need unit vectors and get it in the last one. `first` and `lift` are the
+    maps Q¹ of x and V of it with which Algorithm 1 begins.
+    """
+    x = program.load()
+    norm = program.norm(x) if normalize or not homogeneous else None
+    phi = State(x if first is None else first.emit(program, x), norm)
+    psi = State(phi.value if lift is None else lift.emit(program, phi.value), norm)
+    parts: list[int] = [psi.value]
+    for number, layer in enumerate(layers, 1):
+        by = norm if homogeneous or number == len(layers) else None
+        forward = layer.forward.emit(program, phi, by)
+        parts = [forward]
+        if layer.derivative is not None and layer.product is not None:
+            derivative = layer.derivative.emit(program, phi, None)
+            psi_value = psi.value
+            if not normalize:
+                psi_value = normed(program, psi_value, by, had=psi.norm, normalize=False)
+            product = layer.product.emit(program, psi_value, derivative)
+            if normalize:
+                product = normed(program, product, by, length=number**0.5, normalize=True)
+            parts = [product, forward]
+            if layer.mix is not None:
+                mixed = layer.mix.emit(program, program.concatenate(parts))
+                length = (number + 1) ** 0.5
+                parts = [normed(program, mixed, by, had=by, length=length, normalize=normalize)]
+            if number < len(layers):
+                psi = State(parts[0] if len(parts) == 1 else program.concatenate(parts), by)
+        phi = State(forward, by)
+    return parts
+
+
+def draw_directions(
+    seed: np.random.SeedSequence, *, n_features: int, size: int, law: str, sampler: str = "exact", sweeps: int = 1
+) -> np.ndarray:
+    """Rows w of a random matrix with E w wᵀ = I, as float32.
+
+    "gaussian": w ~ N(0, I). "leverage": √d w/‖w‖ with w of density ∝ ‖w‖² e^{−‖w‖²/2} (Eq. 15): a uniform direction,
+    drawn as such, or by Algorithm 3 (``sampler="gibbs"``). "orthogonal": √d times Haar-distributed orthonormal
+    vectors, in independent blocks.
+    """
+    rng = generator(seed, "directions")
+    if law == "orthogonal":
+        block = min(n_features, _BLOCK)
+        blocks = [haar(rng, n_features, min(block, size - start)) for start in range(0, size, block)]
+        return (n_features**0.5 * np.concatenate(blocks)).astype(np.float32)
+    if law == "leverage" and sampler == "gibbs":
+        w = gibbs(keyed(seed, "gibbs"), n_features=n_features, size=size, sweeps=sweeps)
+    else:
+        w = rng.standard_normal((size, n_features))
+    if law == "leverage":
+        w *= n_features**0.5 / np.linalg.norm(w, axis=1, keepdims=True)
+    return w.astype(np.float32)
+
+
+def haar(rng: np.random.Generator, n_features: int, size: int) -> np.ndarray:
+    """`size` ≤ d orthonormal rows, uniformly distributed: QR of a Gaussian matrix, the diagonal of R made positive."""
+    q, r = np.linalg.qr(rng.standard_normal((n_features, size)))
+    return (q * np.where(np.diagonal(r) < 0, -1.0, 1.0)).T
+
+
+def gibbs(seed: np.random.SeedSequence, *, n_features: int, size: int, sweeps: int) -> np.ndarray:
+    """Rows of density ∝ ‖w‖² e^{−‖w‖²/2} by Algorithm 3: from N(0, I), all coordinates anew, one given the others.
+
+    Given z, the sum of the other squares, a coordinate has the distribution function
+    F(t) = Φ(t) − t e^{−t²/2} / (√(2π) (z + 1)), inverted here by bisection, for all rows at once.
+    """
+    w = generator(seed, "start").standard_normal((size, n_features))
+    uniforms = generator(seed, "uniforms")
+    squares = (w**2).sum(axis=1)
+    for _ in range(sweeps):
+        for j in range(n_features):
+            z = np.maximum(squares - w[:, j] ** 2, 0.0)
+            w[:, j] = _inverse(uniforms.random(size), z)
+            squares = z + w[:, j] ** 2
+    return w
+
+
+def _inverse(u: np.ndarray, z: np.ndarray) -> np.ndarray:
+    from scipy.special import ndtr
+
+    low, high = np.full_like(u, -9.0), np.full_like(u, 9.0)
+    for _ in range(60):  # 18 · 2^{-60}: all digits of the middle
+        middle = 0.5 * (low + high)
+        density = np.exp(-0.5 * middle**2) / np.sqrt(2 * np.pi)
+        below = ndtr(middle) - middle * density / (z + 1.0) < u
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    return 0.5 * (low + high)
+
+
+def series_law(
+    n_features: int, coefficients: tuple[float, ...], n_components: int, *, inner: int | None, sparse: bool,
+    normalize: bool, replace: bool,
+) -> SeriesSketch | PaddedSeries:  # fmt: skip
+    """Law of a sketched series: shares for each degree, or with `inner` components padded and mixed (Algorithm 1)."""
+    if inner is None:
+        return SeriesSketch(n_features, coefficients, n_components, sparse=sparse, normalize=normalize, replace=replace)
+    return PaddedSeries(n_features, coefficients, n_components, inner, sparse=sparse, replace=replace)

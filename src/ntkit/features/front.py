@@ -1,0 +1,131 @@
+"""Front doors: one name per kernel, the map behind it chosen by what was measured."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from ntkit._array import Array
+from ntkit._random import RandomState
+from ntkit._validation import check_choice, check_int
+from ntkit.features._base import FeatureMap
+from ntkit.features.gradient import GradientFeatures
+from ntkit.features.ntk import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
+from ntkit.networks import fully_connected
+
+_METHODS = ("auto", "polynomial", "random", "sketch", "gradient")
+
+
+class NTKFeatures(FeatureMap):
+    """Features of the NTK of a fully connected ReLU network, by the map that suits the data.
+
+    Z(x)·Z(y) ≈ NTK(x, y) = ‖x‖‖y‖ K_relu^(L)(cos(x, y)), and ‖Z(x)‖² = (L + 1)‖x‖². Scale columns (for example by
+    scikit-learn's ``StandardScaler``) before, as for any kernel.
+
+    Parameters
+    ----------
+    depth : int
+        Number L of ReLU layers.
+    n_components : int
+        Number of features.
+    method : {"auto", "polynomial", "random", "sketch", "gradient"}
+        "auto" picks the most accurate map for the number of features, depth and size, by the measurements in
+        ``docs/design/ntk-features.md``. The others are :class:`NTKPolynomialSketch`, :class:`NTKRandomFeatures`,
+        :class:`NTKSketch` and :class:`GradientFeatures` with their defaults.
+    batch_size : int or None
+        Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
+    random_state : None, int, RandomState or Generator
+        Draws the map in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size.
+
+    Attributes
+    ----------
+    method_ : str
+        The method used.
+    map_ : transformer
+        The fitted map.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        If `fit` sees a data frame.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from sklearn.linear_model import RidgeClassifier
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from ntkit import NTKFeatures
+    >>> X, y = load_digits(return_X_y=True)
+    >>> model = make_pipeline(NTKFeatures(depth=2, n_components=2048, random_state=0), RidgeClassifier(alpha=1.0))
+    >>> bool(model.fit(X[:1500] / 16, y[:1500]).score(X[1500:] / 16, y[1500:]) > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        depth: int = 1,
+        n_components: int = 1024,
+        *,
+        method: str = "auto",
+        batch_size: int | None = None,
+        random_state: RandomState = None,
+    ):
+        self.depth = depth
+        self.n_components = n_components
+        self.method = method
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Choose and draw the map for rows of the size and kind of X.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
+            Only the number of features and whether X is sparse matter: the map is oblivious to the data.
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        name = type(self).__name__
+        depth = check_int(self.depth, "depth", name, minimum=1)
+        m = check_int(self.n_components, "n_components", name, minimum=1)
+        method = check_choice(self.method, "method", name, _METHODS)
+        if self.batch_size is not None:
+            check_int(self.batch_size, "batch_size", name, minimum=1)
+        X = self._check_rows(X, reset=True)
+        self.method_ = "polynomial" if method == "auto" else method
+        shared: dict[str, Any] = {
+            "n_components": m,
+            "batch_size": self.batch_size,
+            "random_state": self.random_state,
+        }
+        maps: dict[str, Any] = {
+            "polynomial": NTKPolynomialSketch,
+            "random": NTKRandomFeatures,
+            "sketch": NTKSketch,
+        }
+        if self.method_ == "gradient":
+            self.map_ = GradientFeatures(fully_connected(depth), **shared).fit(X)
+        else:
+            self.map_ = maps[self.method_](depth=depth, **shared).fit(X)
+        self._n_features_out = self.map_._n_features_out
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Return the features of the rows of X.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            A torch tensor on the device of X if X is one, else a NumPy array; float32 for float32.
+        """
+        return self.map_.transform(self._check_rows(X, reset=False))
+
+    def _kernel(self, X: Array) -> Array:
+        from ntkit.kernels import ntk
+
+        return ntk(X, depth=self.depth)

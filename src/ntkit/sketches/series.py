@@ -1,0 +1,403 @@
+"""Sketches of power series Σ a_j ⟨x, y⟩^j with a_j ≥ 0: every degree gets its share of the components."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import combinations_with_replacement
+from math import comb, factorial, prod
+from typing import TypeAlias
+
+import numpy as np
+
+from ntkit._random import RandomState, keyed
+from ntkit._validation import check_bool
+from ntkit.sketches._base import Distribution, ProgramOperator
+from ntkit.sketches._program import Program, power_of_two
+from ntkit.sketches.countsketch import OSNAP, OSNAPOperator
+from ntkit.sketches.poly import PolySketch, PolySketchOperator, Span
+from ntkit.sketches.srht import SRHT, SRHTOperator
+from ntkit.sketches.tensor import TensorSRHT, TensorSRHTOperator
+
+Node: TypeAlias = tuple[int, ...]
+"""An inner node (start, stop), or (degree, start, stop) for one that only one degree needs."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How many components each degree gets.
+
+    Attributes
+    ----------
+    exact : dict
+        Degrees whose monomials fit in their share, and their number.
+    sketched : dict
+        The other degrees, and the components of their sketches.
+    coefficients : dict
+        a_j of all these degrees; those of degrees too small for a component of their own went to the others.
+    """
+
+    exact: dict[int, int]
+    sketched: dict[int, int]
+    coefficients: dict[int, float]
+
+
+def allocate(coefficients: Sequence[float], n_features: int, n_components: int) -> Budget:
+    """Share m components among the degrees of Σ a_j t^j.
+
+    A sketch of degree j with m_j components has a standard deviation of about a_j m_j^{-1/2}; under Σ m_j = m the sum
+    of the variances is smallest for m_j ∝ a_j. Degree j has C(d + j − 1, j) monomials: where these are no more than
+    its share, they stand for themselves, without error, and the others share what is left. For j = 1 this is
+    the best use of an SRHT without replacement.
+
+    Examples
+    --------
+    >>> allocate([1.0, 2.0, 1.0], n_features=10, n_components=31)
+    Budget(exact={0: 1, 1: 10}, sketched={2: 20}, coefficients={0: 1.0, 1: 2.0, 2: 1.0})
+    """
+    positive = {j: float(a) for j, a in enumerate(coefficients) if a > 0}
+    if not positive:
+        return Budget({}, {0: n_components}, {0: 0.0})
+    total = sum(positive.values())
+    worth = {j: a for j, a in positive.items() if a * n_components >= 0.5 * total}
+    largest = sorted(sorted(worth or positive, key=lambda j: -positive[j])[:n_components])
+    kept = sum(positive[j] for j in largest)
+    chosen = {j: positive[j] * total / kept for j in largest}
+    exact: dict[int, int] = {}
+    left, rest = n_components, dict(chosen)
+    for j, a in chosen.items():
+        size = comb(n_features + j - 1, j)
+        fair = left * a / sum(rest.values()) if j else 1
+        if size <= fair and left - size >= len(rest) - 1:
+            exact[j] = size
+            left -= size
+            del rest[j]
+    return Budget(exact, _shares(rest, left), chosen)
+
+
+def _shares(weights: dict[int, float], total: int) -> dict[int, int]:
+    """Whole numbers ≥ 1 with a given sum, in proportion to weights as well as may be."""
+    if not weights:
+        return {}
+    spare = total - len(weights)
+    fair = {j: spare * a / sum(weights.values()) for j, a in weights.items()}
+    shares = {j: 1 + int(x) for j, x in fair.items()}
+    by_remainder = sorted(weights, key=lambda j: int(fair[j]) - fair[j])
+    for j in by_remainder[: total - sum(shares.values())]:
+        shares[j] += 1
+    return shares
+
+
+@dataclass(frozen=True)
+class SeriesSketch(Distribution):
+    """Features of a unit vector x whose inner products approximate Σ a_j ⟨x, y⟩^j.
+
+    The features are ⊕_j √a_j Z_j(x), Z_j a sketch of x^{⊗j} with its share of the components (:func:`allocate`), or
+    all monomials of degree j where they fit. The sketch of degree j is a tree of TensorSRHTs over j leaves, cut
+    into blocks of 2^k leaves by the binary digits of j; blocks are shared by all degrees. (Algorithm 1 of [1]_ pads
+    all degrees to the highest one with e₁, and so gives each the error of the largest tree.)
+
+    Parameters
+    ----------
+    n_features, n_components : int
+        d and m. The operator has fewer components if the monomials of all degrees are fewer.
+    coefficients : sequence of float ≥ 0
+        a_j at index j.
+    width : int, optional
+        Components of inner nodes, a power of two; by default a quarter of m, 256 at least.
+    sparse : bool
+        Whether leaves are OSNAPs, for sparse rows.
+    normalize : bool
+        Whether every node is divided by its norm, which for a unit vector is 1 but for the error of the sketch. Then
+        ‖Z(x)‖² = Σ a_j exactly and the error for similar rows is much smaller; the price is a bias of order 1/m.
+    replace : bool
+        See :class:`TensorSRHT`.
+
+    References
+    ----------
+    .. [1] Zandieh et al., "Scaling Neural Tangent Kernels via Sketching and Random Features", NeurIPS 2021, Lemma 1
+       and Remark 1.
+    """
+
+    n_features: int
+    coefficients: tuple[float, ...]
+    n_components: int
+    width: int | None = None
+    sparse: bool = False
+    normalize: bool = True
+    replace: bool = False
+    budget: Budget = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        self._check_sizes("n_features", "n_components")
+        for name in ("sparse", "normalize", "replace"):
+            check_bool(getattr(self, name), name, type(self).__name__)
+        if self.width is None:
+            object.__setattr__(self, "width", max(256, power_of_two(self.n_components) // 4))
+        self._check_sizes("width")
+        object.__setattr__(self, "budget", self._budget())
+
+    def _budget(self) -> Budget:
+        # Of sparse rows no monomials are taken: as if there were too many.
+        n_features = self.n_components + 1 if self.sparse else self.n_features
+        return allocate(self.coefficients, n_features, self.n_components)
+
+    def sample(self, rng: RandomState = None) -> SeriesOperator:
+        """Draw an operator; see :meth:`Distribution.sample`."""
+        seed = self._seed(rng)
+        assert self.width is not None
+        width = power_of_two(self.width)
+        nodes: dict[Node, TensorSRHTOperator] = {}
+
+        def size(start: int, stop: int) -> int:
+            return width if self.sparse or stop - start > 1 else self.n_features
+
+        def draw(node: Node, left: int, right: int, n_components: int) -> None:
+            if node not in nodes:
+                law = TensorSRHT((left, right), n_components, replace=self.replace)
+                nodes[node] = law.sample(keyed(seed, "node", *node))
+
+        def draw_block(start: int, stop: int) -> None:
+            if stop - start > 1:
+                middle = (start + stop) // 2
+                draw_block(start, middle)
+                draw_block(middle, stop)
+                draw((start, stop), size(start, middle), size(middle, stop), width)
+
+        sketched = self.budget.sketched
+        for j, m in sketched.items():
+            parts = _parts(j) if j > 1 else []
+            for part in parts:
+                draw_block(*part)
+            for i in range(len(parts) - 1):
+                right = size(*parts[-1]) if i == 0 else width
+                draw((j, *_joined(parts, i)), size(*parts[-2 - i]), right, m if i == len(parts) - 2 else width)
+        linear = self._first(sketched[1]).sample(keyed(seed, "linear")) if 1 in sketched else None
+        n_leaves = max(sketched, default=0) if self.sparse else 0
+        leaves = tuple(self._first(width).sample(keyed(seed, "leaf", i)) for i in range(n_leaves))
+        return SeriesOperator(self, nodes=tuple(nodes.items()), leaves=leaves, linear=linear)
+
+    def _first(self, size: int) -> OSNAP | SRHT:
+        if self.sparse:
+            return OSNAP(self.n_features, size, n_nonzeros=min(4, size))
+        return SRHT(self.n_features, size, replace=self.replace)
+
+
+class SeriesOperator(ProgramOperator):
+    """The draws of a :class:`SeriesSketch`: `nodes`, `leaves` for sparse rows, and `linear`, the sketch of degree 1."""
+
+    def __init__(
+        self,
+        law: SeriesSketch,
+        *,
+        nodes: tuple[tuple[Node, TensorSRHTOperator], ...],
+        leaves: tuple[OSNAPOperator | SRHTOperator, ...],
+        linear: OSNAPOperator | SRHTOperator | None,
+    ):
+        self.law, self.nodes, self.leaves, self.linear = law, nodes, leaves, linear
+        self.factors = (law.n_features,)
+        self.n_components = sum(law.budget.exact.values()) + sum(law.budget.sketched.values())
+
+    def emit(self, program: Program, *values: int) -> int:
+        """Append the features of a unit vector."""
+        (value,) = values
+        return program.concatenate(self.emit_parts(program, value))
+
+    def emit_parts(self, program: Program, value: int, *, norm: int | None = None, by: int | None = None) -> list[int]:
+        """Append the features of all degrees.
+
+        `norm` is the norm of the vector, None for a unit vector; the features of x/‖x‖ are multiplied by the one
+        coordinate of the value `by`.
+        """
+        return _Emitter(self, program, value, norm, by).parts()
+
+
+class _Emitter:
+    """Writes the steps of one series.
+
+    The factor `by` goes into leaf 0, which all degrees have in common, or, where
+    nodes are normalized, into the last step.
+    """
+
+    def __init__(self, operator: SeriesOperator, program: Program, value: int, norm: int | None, by: int | None):
+        self.operator, self.law, self.program = operator, operator.law, program
+        self.nodes = dict(operator.nodes)
+        self.value, self.norm, self.by = value, norm, by
+
+    def parts(self) -> list[int]:
+        budget = self.law.budget
+        return [self.part(j, a**0.5) for j, a in budget.coefficients.items()]
+
+    def part(self, degree: int, root: float) -> int:
+        """√a Z of one degree."""
+        program, budget = self.program, self.law.budget
+        if degree == 0:
+            size = budget.exact.get(0) or budget.sketched[0]
+            constant = program.constant(np.full(size, root * size**-0.5))
+            return constant if self.by is None else program.scale(constant, self.by)
+        if degree in budget.exact:
+            weights = root * _multinomial_roots(self.law.n_features, degree)
+            return program.gather(self.monomials(degree), np.arange(len(weights), dtype=np.int32), weights)
+        if self.operator.linear is not None and degree == 1:
+            value = self.operator.linear.emit(program, self.value)
+            value = value if self.law.normalize or self.norm is None else program.scale(value, self.norm, inverse=True)
+        else:
+            value = self.tree(degree)
+        return self.finished(value, root, linear=degree == 1)
+
+    def finished(self, value: int, root: float, *, linear: bool) -> int:
+        """A sketch of norm about 1 (about that of `by`, if that went into a leaf) times √a, and with its norm right."""
+        program = self.program
+        if self.law.normalize:
+            norm = program.norm(value)
+            if self.by is None:
+                return program.scale(value, norm, factor=root, inverse=True)
+            return program.scale(value, program.scale(self.by, norm, inverse=True), factor=root)
+        if linear and self.by is not None:
+            return program.scale(value, self.by, factor=root)
+        return program.concatenate([value], [root])
+
+    def monomials(self, degree: int) -> int:
+        """All x_{i₁} ⋯ x_{i_j}, i₁ ≤ … ≤ i_j, times `by`, without their weights."""
+        if degree == 1:
+            return self.scaled()
+        tails, heads = _monomial_tables(self.law.n_features, degree)
+        return self.program.product(self.monomials(degree - 1), tails, self.leaf(1), heads, 1.0)
+
+    def leaf(self, number: int) -> int:
+        """Unit vector at a leaf; leaf 0 has the norm `by` instead, unless nodes are normalized."""
+        program = self.program
+        if not self.operator.leaves:
+            return self.scaled() if number == 0 and not self.law.normalize else self.unit(self.value)
+        value = self.operator.leaves[number].emit(program, self.value)
+        if self.law.normalize:
+            return program.scale(value, program.norm(value), inverse=True)
+        value = self.unit(value)
+        return value if number or self.by is None else program.scale(value, self.by)
+
+    def unit(self, value: int) -> int:
+        return value if self.norm is None else self.program.scale(value, self.norm, inverse=True)
+
+    def scaled(self) -> int:
+        """x/‖x‖ times `by`."""
+        if self.by == self.norm:
+            return self.value
+        unit = self.unit(self.value)
+        return unit if self.by is None else self.program.scale(unit, self.by)
+
+    def tree(self, degree: int) -> int:
+        """Sketch of one degree: its blocks, the small ones first, joined one after the other."""
+        parts = _parts(degree)
+        value = self.block(*parts[-1])
+        for i in range(len(parts) - 1):
+            node = self.nodes[degree, *_joined(parts, i)]
+            value = node.emit(self.program, self.block(*parts[-2 - i]), value)
+            value = value if i == len(parts) - 2 else self.normalized(value)
+        return value
+
+    def block(self, start: int, stop: int) -> int:
+        """Value of a whole block of leaves."""
+        if stop - start == 1:
+            return self.leaf(start)
+        middle = (start + stop) // 2
+        halves = self.block(start, middle), self.block(middle, stop)
+        return self.normalized(self.nodes[start, stop].emit(self.program, *halves))
+
+    def normalized(self, value: int) -> int:
+        return self.program.scale(value, self.program.norm(value), inverse=True) if self.law.normalize else value
+
+
+def _parts(degree: int) -> list[Span]:
+    """Blocks of leaves that make up a degree ≥ 2, the largest first: two halves of a power of two, else its digits.
+
+    >>> _parts(8), _parts(11)
+    ([(0, 4), (4, 8)], [(0, 8), (8, 10), (10, 11)])
+    """
+    if degree & (degree - 1) == 0:
+        return [(0, degree // 2), (degree // 2, degree)] if degree > 1 else [(0, 1)]
+    parts, start = [], 0
+    for k in reversed(range(degree.bit_length())):
+        if degree >> k & 1:
+            parts.append((start, start + (1 << k)))
+            start += 1 << k
+    return parts
+
+
+def _joined(parts: list[Span], i: int) -> Span:
+    """The leaves below the i-th join of the parts from the right."""
+    return parts[-2 - i][0], parts[-1][1]
+
+
+@lru_cache(maxsize=64)
+def _monomial_tables(n_features: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
+    """For every monomial of a degree ≥ 2 the number of the one without its first variable, and that variable."""
+    tails = {index: k for k, index in enumerate(_monomial_indices(n_features, degree - 1))}
+    indices = _monomial_indices(n_features, degree)
+    heads = np.array([index[0] for index in indices], dtype=np.int32)
+    return np.array([tails[index[1:]] for index in indices], dtype=np.int32), heads
+
+
+@lru_cache(maxsize=64)
+def _monomial_indices(n_features: int, degree: int) -> list[tuple[int, ...]]:
+    return list(combinations_with_replacement(range(n_features), degree))
+
+
+def _multinomial_roots(n_features: int, degree: int) -> np.ndarray:
+    """√(j! / ∏ α_k!) of all monomials x^α: ⟨x, y⟩^j is the sum of their squares' products."""
+    counts = (prod(factorial(index.count(i)) for i in set(index)) for index in _monomial_indices(n_features, degree))
+    return np.sqrt([factorial(degree) / count for count in counts])
+
+
+@dataclass(frozen=True)
+class PaddedSeries(Distribution):
+    """The series as Algorithm 1 writes it: T ⊕_j √a_j Q(x^{⊗j} ⊗ e₁^{⊗(p−j)}), T an SRHT, Q one PolySketch.
+
+    Parameters
+    ----------
+    n_features, n_components : int
+    coefficients : sequence of float ≥ 0
+    inner_components : int
+        Components of Q.
+    replace : bool
+    """
+
+    n_features: int
+    coefficients: tuple[float, ...]
+    n_components: int
+    inner_components: int
+    sparse: bool = False
+    replace: bool = False
+
+    def __post_init__(self) -> None:
+        self._check_sizes("n_features", "n_components", "inner_components")
+
+    def sample(self, rng: RandomState = None) -> PaddedOperator:
+        """Draw an operator; see :meth:`Distribution.sample`."""
+        seed = self._seed(rng)
+        degrees = [j for j, a in enumerate(self.coefficients) if a > 0]
+        m = self.inner_components
+        poly = PolySketch(self.n_features, m, degree=max(degrees[-1], 1), sparse=self.sparse, replace=self.replace)
+        mix = SRHT(len(degrees) * m, self.n_components, replace=self.replace)
+        roots = tuple(self.coefficients[j] ** 0.5 for j in degrees)
+        return PaddedOperator(poly.sample(keyed(seed, "poly")), mix.sample(keyed(seed, "mix")), degrees, roots)
+
+
+class PaddedOperator(ProgramOperator):
+    """The draws of a :class:`PaddedSeries`: the PolySketch, and the SRHT that mixes the degrees."""
+
+    def __init__(self, poly: PolySketchOperator, mix: SRHTOperator, degrees: Sequence[int], roots: Sequence[float]):
+        self.poly, self.mix, self.degrees, self.roots = poly, mix, degrees, roots
+        self.factors, self.n_components = poly.factors[:1], mix.n_components
+
+    def emit(self, program: Program, *values: int) -> int:
+        """Append the features of a unit vector."""
+        (value,) = values
+        parts = self.poly.emit_degrees(program, value, self.degrees)
+        return self.mix.emit(program, program.concatenate(parts, self.roots))
+
+    def emit_parts(self, program: Program, value: int, *, norm: int | None = None, by: int | None = None) -> list[int]:
+        """Append the features; see :meth:`SeriesOperator.emit_parts`."""
+        unit = value if norm is None else program.scale(value, norm, inverse=True)
+        features = self.emit(program, unit)
+        return [features if by is None else program.scale(features, by)]
