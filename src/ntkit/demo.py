@@ -1,6 +1,6 @@
-"""``make demo``: exact NTK ridge regression on handwritten digits, beside a linear and an RBF baseline.
+"""``make demo``: NTK ridge regression on handwritten digits, exact and by features, beside linear and RBF baselines.
 
-All three kernels go through the same protocol: targets one-hot with zero mean, kernel parameters and
+All kernels go through the same protocol: targets one-hot with zero mean, kernel parameters and
 regularization chosen on a part of the training rows, refitted on all of them, tested once.
 """
 
@@ -15,10 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ntkit.display import plot_relu_ntk
+from ntkit.features import NTKFeatures
 from ntkit.kernels import gaussian, ntk, polynomial
 
 Kernel = Callable[[np.ndarray, np.ndarray], np.ndarray]
 ALPHAS = 10.0 ** np.arange(-6, 3)
+DEPTHS = (1, 2, 3, 4, 6, 8)
+COMPONENTS = 2048
 
 
 class Result(NamedTuple):
@@ -40,9 +43,20 @@ def candidates() -> dict[str, dict[str, Kernel]]:
         },
         "NTK": {
             f"depth {depth}": lambda X, Y, depth=depth: ntk(X, Y, depth=depth)  # type: ignore[misc]
-            for depth in (1, 2, 3, 4, 6, 8)
+            for depth in DEPTHS
         },
+        f"{COMPONENTS} features": {f"depth {depth}": _feature_kernel(depth) for depth in DEPTHS},
     }
+
+
+def _feature_kernel(depth: int) -> Kernel:
+    """Z(X) Z(Y)ᵀ of NTK features."""
+
+    def kernel(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+        features = NTKFeatures(depth=depth, n_components=COMPONENTS, random_state=0).fit(X)
+        return features.transform(X) @ features.transform(Y).T
+
+    return kernel
 
 
 def ridge_predictions(K: np.ndarray, K_new: np.ndarray, targets: np.ndarray, alphas: np.ndarray) -> list[np.ndarray]:
@@ -87,8 +101,8 @@ def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarra
 
 def table(results: Sequence[Result]) -> str:
     """The results as text."""
-    lines = [f"{'kernel':8} {'chosen':18} {'test accuracy':>13} {'seconds':>8}"]
-    lines += [f"{r.name:8} {r.chosen:18} {r.accuracy:13.2%} {r.seconds:8.2f}" for r in results]
+    lines = [f"{'kernel':13} {'chosen':18} {'test accuracy':>13} {'seconds':>8}"]
+    lines += [f"{r.name:13} {r.chosen:18} {r.accuracy:13.2%} {r.seconds:8.2f}" for r in results]
     return "\n".join(lines)
 
 
@@ -102,10 +116,10 @@ def plot(results: Sequence[Result], path: Path) -> None:
     left.set_title("ReLU-NTK functions, L = 1 … 32")
     names = [r.name for r in results]
     errors = [100 * (1 - r.accuracy) for r in results]
-    bars = right.bar(names, errors, color=["#b0b0b0", "#7a9cc6", "#440154"])
+    bars = right.bar(names, errors, color=["#b0b0b0", "#7a9cc6", "#440154", "#8a4fa0"])
     right.bar_label(bars, fmt="%.2f %%")
     right.margins(y=0.12)
-    right.set(ylabel="test error in %", title="Digits, exact kernel ridge regression")
+    right.set(ylabel="test error in %", title="Digits, kernel ridge regression")
     right.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)
 
@@ -119,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     train, test = digits()
     print(f"Digits: {len(train[0])} training rows, {len(test[0])} test rows, {train[0].shape[1]} features.")
     ntk(train[0][:2], depth=1)  # compiled code loads now, not inside a timing
+    _feature_kernel(1)(train[0][:2], train[0][:2])
     results = [fit_and_test(name, kernels, train, test) for name, kernels in candidates().items()]
     print(table(results))
     plot(results, folder / "relu_ntk.png")

@@ -109,11 +109,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         if not reset:
             check_is_fitted(self)
         if not _array.is_torch(X):
-            X = validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
-            if _array.is_sparse(X) and not X.has_canonical_format:
-                X = X.copy()
-                X.sum_duplicates()  # norms need whole entries
-            return X
+            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
         X = check_data(X, "X", type(self).__name__)
         if reset:
             self.n_features_in_ = int(X.shape[1])

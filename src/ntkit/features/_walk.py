@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ntkit._batching import run_on_threads
 from ntkit._random import generator, keyed
 from ntkit.sketches._program import Program
 from ntkit.sketches.countsketch import OSNAPOperator
@@ -24,7 +25,10 @@ from ntkit.sketches.series import PaddedOperator, PaddedSeries, SeriesOperator, 
 from ntkit.sketches.srht import SRHTOperator
 from ntkit.sketches.tensor import TensorSRHTOperator
 
-_BLOCK = 1024  # directions that are made orthogonal to each other: QR takes time with the square of it
+_WHOLE, _BLOCK = (
+    1024,
+    256,
+)  # up to so many features all directions of a block are orthogonal, beyond so many: QR is slow
 
 
 @dataclass(frozen=True)
@@ -165,11 +169,19 @@ def draw_directions(
     drawn as such, or by Algorithm 3 (``sampler="gibbs"``). "orthogonal": √d times Haar-distributed orthonormal
     vectors, in independent blocks.
     """
-    rng = generator(seed, "directions")
     if law == "orthogonal":
-        block = min(n_features, _BLOCK)
-        blocks = [haar(rng, n_features, min(block, size - start)) for start in range(0, size, block)]
-        return (n_features**0.5 * np.concatenate(blocks)).astype(np.float32)
+        block = n_features if n_features <= _WHOLE else _BLOCK
+        out = np.empty((size, n_features), np.float32)
+
+        def draw(start: int) -> None:
+            stop = min(start + block, size)
+            rows = haar(generator(seed, "block", start // block), n_features, stop - start)
+            out[start:stop] = n_features**0.5 * rows
+
+        # One block per thread: QR on several threads waits for all of them at every column.
+        run_on_threads(draw, range(0, size, block))
+        return out
+    rng = generator(seed, "directions")
     if law == "leverage" and sampler == "gibbs":
         w = gibbs(keyed(seed, "gibbs"), n_features=n_features, size=size, sweeps=sweeps)
     else:

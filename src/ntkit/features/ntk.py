@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ntkit._array import Array
-from ntkit._random import RandomState, keyed
+from ntkit._random import RandomState, generator, keyed
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
-from ntkit.features import _walk
 from ntkit.features._base import ProgramMap
 from ntkit.features._walk import Layer, Polynomial, Random, draw_directions, emit_walk, series_law
 from ntkit.kernels.fit import LARGEST_DEGREE, relu_degree, relu_polynomial, taylor_polynomial
 from ntkit.sketches import OSNAP, SRHT, TensorSRHT
 from ntkit.sketches._program import Program
+from ntkit.sketches.countsketch import OSNAPOperator
 from ntkit.sketches.series import SeriesSketch
+from ntkit.sketches.srht import SRHTOperator
 
 _KINDS = ("ntk", "nngp")
 _FEW = 32  # features of rows whose kernel matrices have their eigenvalues in high degrees
@@ -26,6 +27,7 @@ class ReLUMap(ProgramMap):
 
     depth: int
     kind: str
+    split: float | None = None
 
     def _kernel(self, X: Array) -> Array:
         from ntkit.kernels import nngp, ntk
@@ -38,12 +40,12 @@ class ReLUMap(ProgramMap):
         return default if value is None else check_int(value, name, type(self).__name__, minimum=1)
 
     def _split(self, n_components: int, depth: int) -> int:
-        """Components of φ^(L) among all: half of what its share L + 1 of the kernel's diagonal would be."""
+        """Components of φ^(L) among all: somewhat less than its share 1/(L + 1) of the kernel's diagonal."""
         if self.kind == "nngp":
             return n_components
         if n_components < 2:
             raise ValueError(message(type(self).__name__, "n_components", "an int ≥ 2 for kind='ntk'", n_components))
-        split = self.split if self.split is not None else 0.5 / (depth + 1)  # type: ignore[attr-defined]
+        split = 0.6 / (depth + 1) if self.split is None else self.split
         check_real(split, "split", type(self).__name__, minimum=0, maximum=1)
         return min(max(round(split * n_components), 1), n_components - 1)
 
@@ -182,6 +184,20 @@ class NTKPolynomialSketch(ReLUMap):
         return program
 
 
+class _Sizes(NamedTuple):
+    """Sizes of Algorithm 1."""
+
+    depth: int
+    m: int
+    r: int
+    s: int
+    derivative: int
+    inner: int | None
+    derivative_inner: int | None
+    split: int
+    paper: bool
+
+
 class NTKSketch(ReLUMap):
     """Features of the NTK by sketched arc-cosine kernels, layer by layer: Algorithm 1 of [1]_.
 
@@ -209,7 +225,7 @@ class NTKSketch(ReLUMap):
     kind : {"ntk", "nngp"}
         Which kernel.
     split : float or None
-        Share of φ^(ℓ) among the components of ψ^(ℓ), for "split"; None: 0.5/(L + 1).
+        Share of φ^(ℓ) among the components of ψ^(ℓ), for "split"; None: 0.6/(L + 1).
     nngp_components, ntk_components : int or None
         Components of φ^(ℓ) (r) and of Q²(…) (s; in "paper" of ψ^(ℓ) after mixing) in the layers before the last;
         None: `n_components`.
@@ -309,10 +325,38 @@ class NTKSketch(ReLUMap):
         self.random_state = random_state
 
     def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
+        sizes = self._sizes()
+        d = size = psi = self.n_features_in_
+        self._first: OSNAPOperator | SRHTOperator | None = None
+        self._lift: OSNAPOperator | SRHTOperator | None = None
+        if sizes.paper:
+            self._first = self._input(d, sizes.r, sparse=sparse).sample(keyed(seed, "first"))
+            self._lift = SRHT(sizes.r, sizes.s, replace=self.replace).sample(keyed(seed, "lift"))
+            size, psi = sizes.r, sizes.s
+        elif sparse and self.kind == "ntk":
+            self._lift = self._input(d, sizes.s, sparse=True).sample(keyed(seed, "lift"))
+            psi = sizes.s
+        layers = []
+        for number in range(1, sizes.depth + 1):
+            of_sparse = sparse and number == 1 and not sizes.paper
+            last = number == sizes.depth
+            layer = self._layer(sizes, size, psi, keyed(seed, number), last=last, sparse=of_sparse)
+            layers.append(layer)
+            size = layer.forward.n_components
+            if layer.product is not None:
+                psi = layer.product.n_components + size if layer.mix is None else layer.mix.n_components
+        self.layers_ = tuple(layers)
+        self._projection = None
+        if self.projection:
+            n_rows, n_columns = sizes.m, psi if self.kind == "ntk" else size
+            draws = generator(seed, "projection").standard_normal((n_rows, n_columns))
+            self._projection = (draws / n_rows**0.5).astype(np.float32)
+
+    def _sizes(self) -> _Sizes:
+        """Check the parameters; return sizes by the letters of the paper."""
         name = type(self).__name__
-        depth = check_int(self.depth, "depth", name, minimum=1)
         m = check_int(self.n_components, "n_components", name, minimum=1)
-        kind = check_choice(self.kind, "kind", name, _KINDS)
+        check_choice(self.kind, "kind", name, _KINDS)
         paper = check_choice(self.variant, "variant", name, ("split", "paper")) == "paper"
         for flag in ("projection", "normalize", "replace"):
             check_bool(getattr(self, flag), flag, name)
@@ -320,56 +364,47 @@ class NTKSketch(ReLUMap):
             raise ValueError(message(name, "projection", "False unless variant='paper'", self.projection))
         forward, derivative = self._polynomials(name)
         self.coefficients_, self.derivative_coefficients_ = np.array(forward), np.array(derivative)
-        r, s = self._size("nngp_components", m), self._size("ntk_components", m)
-        inner, d_inner = ((self._size(f"{p}poly_components", m) if paper else None) for p in ("", "derivative_"))
-        d_size = self._size("derivative_components", s if paper else m)
-        last = s if self.projection else m
-        in_phi = self._split(last, depth) if not paper else 0
+        depth = check_int(self.depth, "depth", name, minimum=1)
+        s = self._size("ntk_components", m)
+        return _Sizes(
+            depth=depth,
+            m=m,
+            r=self._size("nngp_components", m),
+            s=s,
+            derivative=self._size("derivative_components", s if paper else m),
+            inner=self._size("poly_components", m) if paper else None,
+            derivative_inner=self._size("derivative_poly_components", m) if paper else None,
+            split=m if paper else self._split(m, depth),
+            paper=paper,
+        )
 
-        def first(n: int) -> OSNAP | SRHT:
-            return OSNAP(self.n_features_in_, n, n_nonzeros=min(4, n)) if sparse else SRHT(self.n_features_in_, n)
+    def _input(self, d: int, size: int, *, sparse: bool) -> OSNAP | SRHT:
+        """Law of a map of the rows."""
+        return OSNAP(d, size, n_nonzeros=min(4, size)) if sparse else SRHT(d, size, replace=self.replace)
 
-        size = self.n_features_in_
-        self._first = self._lift = None
-        if paper:
-            self._first = first(r).sample(keyed(seed, "first"))
-            self._lift = SRHT(r, s, replace=self.replace).sample(keyed(seed, "lift"))
-            size, psi = r, s
-        elif sparse and kind == "ntk":
-            self._lift = first(s).sample(keyed(seed, "lift"))
-            psi = s
-        else:
-            psi = size
-        layers = []
-        for number in range(1, depth + 1):
-            is_last = number == depth
-            options: dict[str, Any] = {
-                "sparse": sparse and number == 1 and not paper, "normalize": self.normalize, "replace": self.replace,
-            }  # fmt: skip
-            phi_size = (in_phi if not paper else r) if is_last else r
-            phi = series_law(size, forward, phi_size, inner=inner, **options).sample(keyed(seed, number, "forward"))
-            layer = Layer(Polynomial(phi, self.normalize))
-            if kind == "ntk":
-                law = series_law(size, derivative, d_size, inner=d_inner, **options)
-                dot = law.sample(keyed(seed, number, "derivative"))
-                whole = last if is_last else s
-                q_size = last - phi.n_components if is_last and not paper else whole
-                product = TensorSRHT((psi, dot.n_components), q_size, replace=self.replace)
-                mix = SRHT(q_size + phi.n_components, whole, replace=self.replace) if paper else None
-                layer = Layer(
-                    Polynomial(phi, self.normalize),
-                    Polynomial(dot, self.normalize),
-                    product.sample(keyed(seed, number, "product")),
-                    None if mix is None else mix.sample(keyed(seed, number, "mix")),
-                )
-                psi = whole if paper else q_size + phi.n_components
-            size = phi.n_components
-            layers.append(layer)
-        self.layers_ = tuple(layers)
-        self._projection = None
-        if self.projection:
-            rng = _walk.generator(seed, "projection")
-            self._projection = (rng.standard_normal((m, last)) / m**0.5).astype(np.float32)
+    def _layer(
+        self, sizes: _Sizes, size: int, psi: int, seed: np.random.SeedSequence, *, last: bool, sparse: bool
+    ) -> Layer:
+        """Draw the layer on φ of `size` and ψ of `psi` components."""
+        options: dict[str, Any] = {"sparse": sparse, "normalize": self.normalize, "replace": self.replace}
+        whole = sizes.m if last and not self.projection else sizes.s
+        phi_size = sizes.r
+        if last and not self.projection and (self.kind == "nngp" or not sizes.paper):
+            phi_size = sizes.split
+        law = series_law(size, tuple(self.coefficients_.tolist()), phi_size, inner=sizes.inner, **options)
+        forward = Polynomial(law.sample(keyed(seed, "forward")), self.normalize)
+        if self.kind == "nngp":
+            return Layer(forward)
+        coefficients = tuple(self.derivative_coefficients_.tolist())
+        law = series_law(size, coefficients, sizes.derivative, inner=sizes.derivative_inner, **options)
+        derivative = Polynomial(law.sample(keyed(seed, "derivative")), self.normalize)
+        n_product = whole - forward.n_components if last and not sizes.paper else whole
+        product = TensorSRHT((psi, derivative.n_components), n_product, replace=self.replace)
+        mix = None
+        if sizes.paper:
+            law_of_mix = SRHT(n_product + forward.n_components, whole, replace=self.replace)
+            mix = law_of_mix.sample(keyed(seed, "mix"))
+        return Layer(forward, derivative, product.sample(keyed(seed, "product")), mix)
 
     def _polynomials(self, name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
         degree = check_int(self.degree, "degree", name, minimum=2, maximum=LARGEST_DEGREE)
@@ -413,7 +448,7 @@ class NTKRandomFeatures(ReLUMap):
     features : {"orthogonal", "gaussian", "leverage"}
         Law of the rows of W₀ and W₁. "gaussian": independent N(0, I), Eq. 11. "leverage": √d times uniform directions,
         which are the leverage-score features of Eq. 15, with a spectral guarantee at L = 1 (Theorem 3).
-        "orthogonal": √d times orthonormal directions, in blocks of at most 1024, for a smaller variance.
+        "orthogonal": √d times orthonormal directions, in blocks of d (of 256 if d > 1024), for a smaller variance.
     sampler : {"exact", "gibbs"}
         How "leverage" draws: directly (the direction of w with density ∝ ‖w‖² e^{−‖w‖²/2} is uniform), or by Gibbs
         sampling, Algorithm 3, whose law tends to the same one.
@@ -422,9 +457,9 @@ class NTKRandomFeatures(ReLUMap):
     kind : {"ntk", "nngp"}
         Which kernel.
     split : float or None
-        Share of ReLU features, m₁, among the features; None: 0.5/(L + 1), found by measuring.
+        Share of ReLU features, m₁, among the features; None: 0.6/(L + 1), found by measuring.
     step_components : int or None
-        m₀, in every layer; None: `n_components`.
+        m₀, in every layer; None: half of `n_components` (twice as many did not help).
     hidden_components : int or None
         m₁ in the layers before the last, and of ψ there; None: half of `n_components`.
     normalize : bool
@@ -511,7 +546,8 @@ class NTKRandomFeatures(ReLUMap):
         sweeps = check_int(self.gibbs_sweeps, "gibbs_sweeps", name, minimum=1)
         for flag in ("normalize", "replace"):
             check_bool(getattr(self, flag), flag, name)
-        steps, hidden = self._size("step_components", m), self._size("hidden_components", max(m // 2, 1))
+        half = max(m // 2, 1)
+        steps, hidden = self._size("step_components", half), self._size("hidden_components", half)
         in_phi = self._split(m, depth)
 
         def random(kind: str, n_features: int, size: int, number: int) -> Random:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ntkit._validation import check_int, check_real, message
+from ntkit._validation import check_choice, check_int, check_real, message
 from ntkit.kernels.arccos import arc_cosine, arc_cosine_taylor, relu_ntk
 from ntkit.kernels.dot_product import check_returned
 
@@ -84,6 +84,7 @@ def relu_polynomial(kind: str, depth: int, degree: int) -> tuple[tuple[float, ..
 
 
 def _function(kind: str, depth: int) -> Callable[[np.ndarray], Any]:
+    check_choice(kind, "kind", "relu_polynomial", ("ntk", "nngp", "relu", "step"))
     if kind == "ntk":
         return lambda t: relu_ntk(t, depth)
     if kind == "nngp":
@@ -105,7 +106,9 @@ def relu_degree(kind: str, depth: int, tolerance: float) -> int:
     >>> relu_degree("ntk", 1, 0.02)
     6
     """
-    check_real(tolerance, "tol", "relu_degree", minimum=0)
+    check_real(tolerance, "tolerance", "relu_degree", minimum=0)
+    if relu_polynomial(kind, depth, 0)[1] <= tolerance:
+        return 0
     low, high = 0, 1
     while high < LARGEST_DEGREE and relu_polynomial(kind, depth, high)[1] > tolerance:
         low, high = high, min(2 * high, LARGEST_DEGREE)
@@ -120,6 +123,7 @@ def relu_degree(kind: str, depth: int, tolerance: float) -> int:
 
 def taylor_polynomial(kind: str, degree: int) -> tuple[float, ...]:
     """Taylor coefficients of κ₀ ("step") or κ₁ ("relu"); the rest up to the value 1 at t = 1 goes to the highest."""
+    check_choice(kind, "kind", "taylor_polynomial", ("relu", "step"))
     a = arc_cosine_taylor(1 if kind == "relu" else 0, degree)
     a[-1] += 1.0 - a.sum()
     return tuple(a.tolist())

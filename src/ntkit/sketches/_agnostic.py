@@ -88,9 +88,12 @@ def norm(x: Array) -> Array:
     """Euclidean norms along the last axis, which stays; over the largest entry, so that squares cannot overflow."""
     xp: Any = _array.namespace(x)
     top = xp.max(xp.abs(x), axis=-1, keepdims=True)
-    ratio = x / xp.where(top > 0, top, xp.ones_like(top))
+    tiny = xp.finfo(x.dtype).smallest_normal  # the inverse of a smaller number could overflow too
+    top = xp.where(top < tiny, xp.full_like(top, tiny), top)
+    ratio = x / top
     total = xp.sum(ratio * ratio, axis=-1, keepdims=True)
-    return top * xp.sqrt(xp.where(top > 0, total, xp.ones_like(total)))  # no square root of 0: it has no gradient
+    root = xp.sqrt(xp.where(total == 0, xp.ones_like(total), total))  # a square root has no gradient at 0
+    return xp.where(total == 0, xp.zeros_like(total), top * root)
 
 
 def hadamard(x: Array) -> Array:
@@ -148,8 +151,9 @@ def _scaled(step: Scale, x: Array, by: Array) -> Array:
     xp: Any = _array.namespace(x)
     if not step.inverse:
         return step.factor * x * by
-    safe = xp.where(by > 0, by, xp.ones_like(by))
-    return x * xp.where(by > 0, step.factor / safe, xp.zeros_like(by))
+    small = by < xp.finfo(by.dtype).smallest_normal
+    inverse = step.factor / xp.where(small, xp.ones_like(by), by)
+    return x * xp.where(small, xp.zeros_like(by), inverse)
 
 
 def _scatter(step: Scatter, x: Array, size: int) -> Array:

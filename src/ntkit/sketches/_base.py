@@ -15,7 +15,7 @@ from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._random import RandomState, keyed, seed_sequence
 from ntkit._validation import check_int, check_same_library, describe, message, real_array
-from ntkit.sketches._program import Dense, Program
+from ntkit.sketches._program import Dense, Norm, Program
 
 AnyOperator = TypeVar("AnyOperator", bound="Operator")
 _CACHED = ("_power", "_tensor", "_programs")  # made anew where an operator is unpickled
@@ -333,12 +333,23 @@ def execute(program: Program, inputs: Sequence[Array], *, batch_size: int | None
     leading = tuple(first.shape[:-1])
     if _array.is_sparse(first):
         rows = [x.reshape(-1, x.shape[-1]).tocsr() for x in inputs]
+        if any(isinstance(step, Norm) for step in program.steps):
+            rows = [_without_duplicates(x) for x in rows]
         dtype = np.result_type(*(x.dtype for x in rows))
         return _on_host(program, rows, dtype, sparse=True).reshape(*leading, program.n_outputs)
     xp: Any = _array.namespace(*inputs)
     flat = [xp.reshape(x, (-1, x.shape[-1])) for x in inputs]
     dtype = _array.result_dtype(*inputs)
     return xp.reshape(_execute_rows(program, flat, dtype, batch_size), (*leading, program.n_outputs))
+
+
+def _without_duplicates(x: Any) -> Any:
+    """Sparse rows whose entries are all at different places, as norms need them."""
+    if x.has_canonical_format:
+        return x
+    x = x.copy()
+    x.sum_duplicates()
+    return x
 
 
 def _execute_rows(program: Program, inputs: list[Array], dtype: Any, batch_size: int | None) -> Array:

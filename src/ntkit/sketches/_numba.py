@@ -81,6 +81,7 @@ class _Writer:
     def __init__(self, program: Program, dtype: Any, *, sparse: bool):
         self.program = program
         self.sparse = sparse
+        self.tiny = float(np.finfo(dtype).tiny)
         self.n_vectors = lanes(dtype)  # the first W vectors are the tile in which gathered results leave
         self.free: dict[int, list[int]] = defaultdict(list)
         self.place: dict[int, int] = {}
@@ -161,8 +162,10 @@ class _Writer:
             self.norm(step, to)
         elif isinstance(step, Scale):
             source = self.place.get(step.value, to["target"])
-            number = self.table([step.factor])
-            self.emit(SCALE, **to, a=source, b=self.place[step.by], more=int(step.inverse), floats=number)
+            number = self.table([step.factor, self.tiny])
+            self.emit(
+                SCALE, **to, a=source, b=self.place.get(step.by, to["target"]), more=int(step.inverse), floats=number
+            )
         elif isinstance(step, Activate):
             source = self.place.get(step.value, to["target"])
             self.emit(RELU if step.kind == "relu" else STEP, **to, a=source, floats=self.table([step.scale]))
@@ -186,11 +189,13 @@ class _Writer:
     def norm(self, step: Norm, to: dict[str, int]) -> None:
         loaded = self.program.steps[step.value]
         if step.value in self.place:
-            self.emit(NORM, **to, a=self.place[step.value], b=self.program.sizes[step.value])
+            size = self.program.sizes[step.value]
+            self.emit(NORM, **to, a=self.place[step.value], b=size, floats=self.table([self.tiny]))
         else:
             assert isinstance(loaded, Load)
             constant = 0.0 if loaded.constant is None else loaded.constant
-            self.emit(SPARSE_NORM, **to, a=loaded.source, floats=self.table([abs(loaded.scale), constant]))
+            numbers = self.table([abs(loaded.scale), constant, self.tiny])
+            self.emit(SPARSE_NORM, **to, a=loaded.source, floats=numbers)
 
     def emit(
         self, operation: int, *, target: int = 0, a: int = 0, b: int = 0, size: int = 0, floats: int = 0,
@@ -214,7 +219,7 @@ def translate(program: Program, dtype: Any, *, sparse: bool) -> Translation:
     writer = _Writer(program, dtype, sparse=sparse)
     writer.write()
     return Translation(
-        code=np.array(writer.code, dtype=np.int64),
+        code=np.array(writer.code, dtype=np.int64).reshape(-1, 9),
         floats=np.concatenate([*writer.floats, np.zeros(0)]).astype(dtype),
         ints=np.concatenate([*writer.ints, np.zeros(0, np.int32)]).astype(np.int32, copy=False),
         n_vectors=writer.n_vectors,
@@ -298,8 +303,8 @@ def _with_unit_stride(x: np.ndarray, dtype: Any) -> np.ndarray:
 def run(code, floats, ints, scratch, addresses, sizes, strides, indptr, indices, values, out):
     """Run the instructions on every group of W rows; see :class:`Translation`.
 
-    Dense input k is at ``addresses[k]``, with ``sizes[k]`` features, ``strides[k]`` numbers from row to row. Row i of CSR
-    input k has the entries ``indptr[k, i]`` to ``indptr[k, i + 1]`` of `indices` and `values`.
+    Dense input k is at ``addresses[k]``, with ``sizes[k]`` features, ``strides[k]`` numbers from row to row. Row i of
+    CSR input k has the entries ``indptr[k, i]`` to ``indptr[k, i + 1]`` of `indices` and `values`.
     """
     width = scratch.shape[1]
     n_rows, n_outputs = out.shape
@@ -350,11 +355,11 @@ def run(code, floats, ints, scratch, addresses, sizes, strides, indptr, indices,
                 for j in range(size):
                     copy(scratch, target + j, a + j, floats[f])
             elif operation == NORM:
-                _norm(scratch, a, b, target)
+                _norm(scratch, a, b, target, floats[f])
             elif operation == SPARSE_NORM:
-                _sparse_norm(indptr[a], values, row, floats[f], floats[f + 1], scratch, target)
+                _sparse_norm(indptr[a], values, row, floats[f : f + 3], scratch, target)
             elif operation == SCALE:
-                _factors(scratch, b, more)
+                _factors(scratch, b, more, floats[f + 1])
                 for j in range(size):
                     rescale(scratch, target + j, a + j, 0, floats[f])
             elif operation == RELU:
@@ -403,8 +408,11 @@ def _spread(indptr, indices, values, row, ints, codes, n_nonzeros, scale, scratc
 
 
 @compiled
-def _norm(scratch, source, n, target):
-    """Norms of n vectors, lane by lane, divided by the largest entry so that squares cannot overflow."""
+def _norm(scratch, source, n, target, tiny):
+    """Norms of n vectors, lane by lane, divided by the largest entry so that squares cannot overflow.
+
+    The inverse of a number below `tiny`, the smallest normal one, could overflow too.
+    """
     width = scratch.shape[1]
     whole = n - n % 8
     scratch[:2] = 0.0  # of the tile in which results leave: the largest entry or its inverse, the sum
@@ -414,8 +422,8 @@ def _norm(scratch, source, n, target):
         largest(scratch, 0, j, 1)
     for r in range(width):
         top = scratch[0, r]
-        scratch[target, r] = top
-        scratch[0, r] = 1.0 / top if top > 0.0 else 0.0
+        scratch[target, r] = tiny if top < tiny else top
+        scratch[0, r] = 1.0 / scratch[target, r]
     for j in range(source, source + whole, 8):
         add_squares(scratch, 1, j, 0, 8)
     for j in range(source + whole, source + n):
@@ -425,28 +433,29 @@ def _norm(scratch, source, n, target):
 
 
 @compiled
-def _sparse_norm(indptr, values, row, scale, constant, scratch, target):
-    """Norms of W sparse rows times `scale`, with an entry `constant` more."""
+def _sparse_norm(indptr, values, row, numbers, scratch, target):
+    """Norms of W sparse rows times numbers[0], with an entry numbers[1] more; numbers[2] as in :func:`_norm`."""
+    scale, constant, top = numbers
     for r in range(scratch.shape[1]):
-        top = abs(constant)
+        top = max(numbers[2], abs(constant))
         for entry in range(indptr[row + r], indptr[row + r + 1]):
-            top = max(top, scale * abs(values[entry]))
-        total = top - top  # zero of the right type
-        if top > 0.0:
-            total += (constant / top) ** 2
-            for entry in range(indptr[row + r], indptr[row + r + 1]):
-                ratio = scale * values[entry] / top
-                total += ratio * ratio
+            size = scale * abs(values[entry])
+            if size > top or size != size:  # not a number stays that
+                top = size
+        total = (constant / top) ** 2
+        for entry in range(indptr[row + r], indptr[row + r + 1]):
+            ratio = scale * values[entry] / top
+            total += ratio * ratio
         scratch[target, r] = top * np.sqrt(total)
 
 
 @compiled
-def _factors(scratch, by, inverse):
+def _factors(scratch, by, inverse, tiny):
     """Vector 0, of the tile in which results leave, becomes the factors of a Scale step."""
     for r in range(scratch.shape[1]):
         c = scratch[by, r]
         if inverse:
-            scratch[0, r] = 1.0 / c if c > 0.0 else 0.0
+            scratch[0, r] = 0.0 if c < tiny else 1.0 / c
         else:
             scratch[0, r] = c
 

@@ -107,7 +107,10 @@ class Norm:
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """A value times `factor` · c, or with `inverse` over it (0 for c = 0), c the one coordinate of the value `by`."""
+    """A value times `factor` · c, or `factor` / c with `inverse`, c the one coordinate of the value `by`.
+
+    The inverse of c = 0, and of any c below the smallest normal number, is 0.
+    """
 
     value: int
     by: int

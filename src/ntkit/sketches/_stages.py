@@ -76,9 +76,8 @@ def plan(program: Program, dtype: Any, *, sparse: bool) -> list[Stage]:
 
 
 def _product(program: Program, value: int, dtype: Any, *, plain: Any) -> tuple[int, int, np.ndarray]:
-    step = program.steps[value]
-    assert isinstance(step, Dense)
-    source = program.steps[step.value]
+    step: Any = program.steps[value]
+    source: Any = program.steps[step.value]
     transposed = np.ascontiguousarray(step.matrix.T, dtype=dtype)
     return value, ~source.source if plain(step.value) else step.value, transposed
 
@@ -161,6 +160,8 @@ class _Workspace:
                     values[value][...] = rows @ matrix
                 else:
                     np.matmul(rows, matrix, out=values[value])
+            if not stage.writes:
+                continue
             target = out if number == len(self.stages) - 1 else self.between[number][:n_rows]
             read = [*inputs[: stage.n_inputs], *(values[value] for value in stage.reads)]
             _numba.run_rows(stage.translation, read, target, self.scratch)

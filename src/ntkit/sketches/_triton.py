@@ -5,7 +5,8 @@ which tensor cores compute. ±1 is exact in bfloat16; a float32 entry is the sum
 products give float32 accuracy, and one gives bfloat16's. The row is transposed between the two products and stays
 so: the gather reads the transposed places.
 
-float64 rows, and rows too long for one program, take the array-API way.
+A result that is divided by its norm next (most nodes of normalized sketches are) leaves the kernel that way.
+float64 rows, and rows too long for one program, take the array-API way; matrix products are torch's.
 """
 
 from __future__ import annotations
@@ -22,7 +23,19 @@ import triton.language as tl
 
 from ntkit._batching import row_batches
 from ntkit.sketches import _agnostic
-from ntkit.sketches._program import Gather, Hadamard, Load, Product, Program, operands, power_of_two
+from ntkit.sketches._program import (
+    Activate,
+    Dense,
+    Gather,
+    Hadamard,
+    Load,
+    Norm,
+    Product,
+    Program,
+    Scale,
+    operands,
+    power_of_two,
+)
 
 LONGEST = 16384  # entries of a row that one program transforms
 TILE = 2048  # entries of all rows that a program takes at a time, if rows are shorter
@@ -57,9 +70,15 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
             return targets[number]
         return torch.empty((out.shape[0], program.sizes[number]), dtype=out.dtype, device=out.device)
 
+    normalized = _normalized(program) if out.dtype in _PARTS else {}
+
     def run(number: int, values: dict[int, Any]) -> Any:
         step = program.steps[number]
-        tables = program.cache.setdefault((out.device, number), {})
+        tables = program.cache.setdefault((out.device, out.dtype, number), {})
+        if any(isinstance(values[value], _Normalized) for value in operands(step)):
+            # Of the steps that normalize a value, the last gets what its kernel has already computed.
+            done = next(x for value in operands(step) if isinstance(x := values[value], _Normalized))
+            return done.rows if number == done.last else done
         if isinstance(step, Load) and step.constant is None:
             return _Scaled(inputs[step.source], step.scale)
         if isinstance(step, Hadamard) and out.dtype in _PARTS and (signs := _signs(program, step)) is not None:
@@ -69,7 +88,14 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
             return _computed(transform, place(number), tables) if number in targets else transform
         read = {value: values[value] for value in operands(step)}
         if isinstance(step, Gather | Product) and all(isinstance(x, _Transform) for x in read.values()):
-            return _launch(step, [values[value] for value in operands(step)], tables, place(number))
+            transforms = [values[value] for value in operands(step)]
+            if number in normalized and _in_one_tile(transforms, program.sizes[number]):
+                last, by, factor = normalized[number]
+                scale = None if by is None else _computed(values[by])
+                return _Normalized(_launch(step, transforms, tables, place(last), by=scale, factor=factor), last)
+            return _launch(step, transforms, tables, place(number))
+        if isinstance(step, Dense | Norm | Scale | Activate | Gather | Product):
+            return _elementwise(step, [_computed(values[value]) for value in operands(step)], tables)
         wide = torch.float64 if out.dtype == torch.float64 else torch.float32  # sums of halves need more digits
         known = {value: _computed(x).to(wide) for value, x in read.items()}
         return _agnostic.evaluate(program, number, known, [x.to(wide) for x in inputs]).to(out.dtype)
@@ -78,6 +104,62 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
     for value, view, result in zip(program.outputs, views, results, strict=True):
         if result is not targets[value] or view is not targets[value]:
             view.copy_(_computed(result))
+
+
+def _normalized(program: Program) -> dict[int, tuple[int, int | None, float]]:
+    """Values that are read only to be divided by their norms: (last step of that, value of the new norm, factor)."""
+    if "normalized" in program.cache:
+        return program.cache["normalized"]
+    readers: dict[int, list[int]] = {}
+    for number, step in enumerate(program.steps):
+        for value in operands(step):
+            readers.setdefault(value, []).append(number)
+    found: dict[int, tuple[int, int | None, float]] = {}
+    for number, step in enumerate(program.steps):
+        if not isinstance(step, Gather | Product) or number in program.outputs:
+            continue
+        norms = [r for r in readers.get(number, ()) if isinstance(program.steps[r], Norm)]
+        scales = [r for r in readers.get(number, ()) if isinstance(program.steps[r], Scale)]
+        if len(norms) != 1 or len(scales) != 1 or len(readers[number]) != 2 or norms[0] in program.outputs:
+            continue
+        (norm,), (last,) = norms, scales
+        final: Any = program.steps[last]
+        if final.inverse and final.by == norm and readers[norm] == [last]:
+            found[number] = (last, None, final.factor)
+            continue
+        ratio: Any = program.steps[final.by]
+        apart = isinstance(ratio, Scale) and ratio.inverse and ratio.by == norm and ratio.value < number
+        if apart and not final.inverse and readers[norm] == [final.by] and readers[final.by] == [last]:
+            found[number] = (last, ratio.value, final.factor * ratio.factor)
+    program.cache["normalized"] = found
+    return found
+
+
+def _elementwise(step: Any, read: list[torch.Tensor], tables: dict[str, Any]) -> torch.Tensor:
+    """Steps that torch computes in one or two passes; `tables` keeps matrices and draws on the device."""
+    x = read[0]
+    if isinstance(step, Norm):  # summed in float64: squares cannot overflow
+        return torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)
+    if isinstance(step, Scale):
+        by = read[1]
+        if not step.inverse:
+            return x * (step.factor * by)
+        return x * torch.where(by < torch.finfo(by.dtype).tiny, 0.0, step.factor / by)
+    if isinstance(step, Activate):
+        return (torch.relu(x) if step.kind == "relu" else (x > 0).to(x.dtype)).mul_(step.scale)
+    if not tables:
+        if isinstance(step, Dense):
+            tables["matrix"] = torch.tensor(step.matrix.T, dtype=x.dtype, device=x.device).contiguous()
+        else:
+            rows = [step.rows] if isinstance(step, Gather) else [step.a_rows, step.b_rows]
+            tables["rows"] = [torch.tensor(r, dtype=torch.int32, device=x.device) for r in rows]
+            weights = step.weights if isinstance(step, Gather) else step.scale
+            tables["weights"] = torch.tensor(weights, dtype=x.dtype, device=x.device)
+    if isinstance(step, Dense):
+        return torch.matmul(x, tables["matrix"])
+    picked = [torch.index_select(y, 1, r) for y, r in zip(read, tables["rows"], strict=True)]
+    result = picked[0].mul_(tables["weights"])
+    return result if len(picked) == 1 else result.mul_(picked[1])
 
 
 def _signs(program: Program, step: Hadamard) -> np.ndarray | None:
@@ -106,6 +188,14 @@ class _Transform:
     scale: float
 
 
+@dataclass(frozen=True, eq=False)
+class _Normalized:
+    """Rows already divided by their norms, until the `last` of the steps that say so."""
+
+    rows: torch.Tensor
+    last: int
+
+
 def _computed(
     x: torch.Tensor | _Scaled | _Transform, out: torch.Tensor | None = None, tables: dict[str, Any] | None = None
 ) -> torch.Tensor:
@@ -121,10 +211,24 @@ def _computed(
     return _launch(in_order, [x], {} if tables is None else tables, out)
 
 
+def _in_one_tile(transforms: list[_Transform], size: int) -> bool:
+    """Whether a kernel has whole rows of the result at a time."""
+    return size <= max(_orders(transforms[0].rows, transforms[-1].rows))
+
+
 def _launch(
-    step: Gather | Product, transforms: list[_Transform], tables: dict[str, Any], out: torch.Tensor
+    step: Gather | Product,
+    transforms: list[_Transform],
+    tables: dict[str, Any],
+    out: torch.Tensor,
+    *,
+    by: torch.Tensor | None = None,
+    factor: float | None = None,
 ) -> torch.Tensor:
-    """Compute a step whose operands are transforms into `out`; `tables` keeps its draws on the device."""
+    """Compute a step whose operands are transforms into `out`; `tables` keeps its draws on the device.
+
+    With a `factor` every row gets the norm factor · `by` (1 if None).
+    """
     a, b = transforms[0].rows, transforms[-1].rows
     n_a, n_b = _orders(a, b)
     if not tables:
@@ -135,9 +239,10 @@ def _launch(
     grid = (min(blocks, _processors(out.device) * PROGRAMS_PER_PROCESSOR),)
     _kernel[grid](
         a, b, out, tables["a_signs"], tables["b_signs"], tables["a_rows"], tables["b_rows"], tables["weights"],
-        tables["matrices"], tables["scale"], blocks, len(out), a.shape[1], b.shape[1], out.shape[1],
-        a.stride(0), b.stride(0), out.stride(0),
+        tables["matrices"], out if by is None else by, tables["scale"], 1.0 if factor is None else factor,
+        blocks, len(out), a.shape[1], b.shape[1], out.shape[1], a.stride(0), b.stride(0), out.stride(0),
         PRODUCT=isinstance(step, Product), WEIGHTED=tables["weighted"], ROWS=rows,
+        NORMALIZE=factor is not None, BY=by is not None,
         M=min(longest, max(16, power_of_two(out.shape[1]))), ONE_TILE=out.shape[1] <= longest,
         A1=_fold(n_a), A2=n_a // _fold(n_a), B1=_fold(n_b), B2=n_b // _fold(n_b),
         PARTS=_PARTS[out.dtype], PART=tl.bfloat16 if out.is_cuda else tl.float32,
@@ -246,6 +351,20 @@ def _chosen(x, places, out, wanted, ROWS: tl.constexpr, M: tl.constexpr, N: tl.c
 
 
 @triton.jit
+def _with_norm(result, wanted, by, factor, row, n_rows, BY: tl.constexpr, ROWS: tl.constexpr):
+    """Rows over their norms, taken apart from their largest entries as squares could overflow, times factor · by."""
+    result = tl.where(wanted[None, :], result, 0.0)
+    top = tl.max(tl.abs(result), axis=1)
+    result = result / tl.where(top > 0, top, 1.0)[:, None]
+    total = tl.sum(result * result, axis=1)
+    length = factor / tl.sqrt(tl.where(total > 0, total, 1.0))
+    if BY:
+        rows = row + tl.arange(0, ROWS)
+        length = length * tl.load(by + rows, mask=rows < n_rows, other=0.0).to(tl.float32)
+    return result * length[:, None]
+
+
+@triton.jit
 def _store(
     result, out_ptr, weights, row, out, n_rows, m, out_stride, WEIGHTED: tl.constexpr, ROWS: tl.constexpr
 ):  # fmt: skip
@@ -259,9 +378,10 @@ def _store(
 
 @triton.jit
 def _kernel(
-    a_ptr, b_ptr, out_ptr, a_signs, b_signs, a_rows, b_rows, weights, matrices, scale,
+    a_ptr, b_ptr, out_ptr, a_signs, b_signs, a_rows, b_rows, weights, matrices, by, scale, factor,
     n_blocks, n_rows, a_features, b_features, m, a_stride, b_stride, out_stride,
     PRODUCT: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, ONE_TILE: tl.constexpr,
+    NORMALIZE: tl.constexpr, BY: tl.constexpr,
     A1: tl.constexpr, A2: tl.constexpr, B1: tl.constexpr, B2: tl.constexpr,
     PARTS: tl.constexpr, PART: tl.constexpr,
 ):  # fmt: skip
@@ -279,7 +399,13 @@ def _kernel(
             if PRODUCT:
                 b = _transform(b_ptr, b_signs, b1, b2, row, n_rows, b_features, b_stride, ROWS, B1, B2, PARTS, PART)
                 result = result * _chosen(b, b_rows, out, out < m, ROWS, M, B1 * B2)
-            _store(result, out_ptr, weights, row, out, n_rows, m, out_stride, WEIGHTED, ROWS)
+            if NORMALIZE:
+                if WEIGHTED:
+                    result = result * tl.load(weights + out, mask=out < m, other=0.0)[None, :]
+                result = _with_norm(result, out < m, by, factor, row, n_rows, BY, ROWS)
+                _store(result, out_ptr, weights, row, out, n_rows, m, out_stride, False, ROWS)
+            else:
+                _store(result, out_ptr, weights, row, out, n_rows, m, out_stride, WEIGHTED, ROWS)
         else:
             b = a
             if PRODUCT:

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import comb, factorial, prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from ntkit._random import RandomState, keyed
-from ntkit._validation import check_bool
+from ntkit._validation import check_bool, check_real, message
 from ntkit.sketches._base import Distribution, ProgramOperator
 from ntkit.sketches._program import Program, power_of_two
 from ntkit.sketches.countsketch import OSNAP, OSNAPOperator
@@ -66,14 +66,28 @@ def allocate(coefficients: Sequence[float], n_features: int, n_components: int) 
     chosen = {j: positive[j] * total / kept for j in largest}
     exact: dict[int, int] = {}
     left, rest = n_components, dict(chosen)
-    for j, a in chosen.items():
-        size = comb(n_features + j - 1, j)
-        fair = left * a / sum(rest.values()) if j else 1
-        if size <= fair and left - size >= len(rest) - 1:
-            exact[j] = size
-            left -= size
-            del rest[j]
-    return Budget(exact, _shares(rest, left), chosen)
+    more = True
+    while more:  # what one degree leaves may be enough for another
+        more = False
+        for j, a in list(rest.items()):
+            size = comb(n_features + j - 1, j)
+            fair = left * a / sum(rest.values()) if j else 1
+            if size <= fair and left - size >= len(rest) - 1:
+                exact[j] = size
+                left -= size
+                del rest[j]
+                more = True
+    return Budget(dict(sorted(exact.items())), _shares(rest, left), chosen)
+
+
+def _check_coefficients(law: SeriesSketch | PaddedSeries) -> None:
+    """Make the coefficients a tuple of finite floats ≥ 0, or raise."""
+    name = type(law).__name__
+    given: Any = law.coefficients
+    if not isinstance(given, Sequence | np.ndarray) or len(given) == 0:
+        raise TypeError(message(name, "coefficients", "a sequence of one or more finite numbers ≥ 0", given))
+    checked = tuple(check_real(a, "coefficients", name, minimum=0) for a in given)
+    object.__setattr__(law, "coefficients", checked)
 
 
 def _shares(weights: dict[int, float], total: int) -> dict[int, int]:
@@ -105,7 +119,7 @@ class SeriesSketch(Distribution):
     coefficients : sequence of float ≥ 0
         a_j at index j.
     width : int, optional
-        Components of inner nodes, a power of two; by default a quarter of m, 256 at least.
+        Components of inner nodes, rounded up to a power of two; by default a quarter of m, 256 at least.
     sparse : bool
         Whether leaves are OSNAPs, for sparse rows.
     normalize : bool
@@ -131,6 +145,7 @@ class SeriesSketch(Distribution):
 
     def __post_init__(self) -> None:
         self._check_sizes("n_features", "n_components")
+        _check_coefficients(self)
         for name in ("sparse", "normalize", "replace"):
             check_bool(getattr(self, name), name, type(self).__name__)
         if self.width is None:
@@ -371,11 +386,14 @@ class PaddedSeries(Distribution):
 
     def __post_init__(self) -> None:
         self._check_sizes("n_features", "n_components", "inner_components")
+        _check_coefficients(self)
+        for name in ("sparse", "replace"):
+            check_bool(getattr(self, name), name, type(self).__name__)
 
     def sample(self, rng: RandomState = None) -> PaddedOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
         seed = self._seed(rng)
-        degrees = [j for j, a in enumerate(self.coefficients) if a > 0]
+        degrees = [j for j, a in enumerate(self.coefficients) if a > 0] or [0]
         m = self.inner_components
         poly = PolySketch(self.n_features, m, degree=max(degrees[-1], 1), sparse=self.sparse, replace=self.replace)
         mix = SRHT(len(degrees) * m, self.n_components, replace=self.replace)

@@ -1,0 +1,152 @@
+"""Programs row by row, and power-series features written out from their law with Kronecker products."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+from tests.reference.sketches import first_matrix, hadamard_matrix, padded, poly_sketch, tensor_srht_matrix
+
+
+def norm(v: np.ndarray) -> float:
+    """‖v‖ without overflow."""
+    return math.hypot(*map(float, v))
+
+
+def unit(v: np.ndarray) -> np.ndarray:
+    """v/‖v‖, zero for zero."""
+    length = norm(v)
+    return v / length if length > 0 else 0 * v
+
+
+def step_value(program: Any, number: int, values: Sequence[np.ndarray], rows: Sequence[np.ndarray]) -> np.ndarray:
+    """Value of one step of a program for one row of each input, in float64."""
+    step, size = program.steps[number], program.sizes[number]
+    kind = type(step).__name__
+    if kind == "Load":
+        extra = [] if step.constant is None else [step.constant]
+        return np.concatenate([step.scale * rows[step.source], extra])
+    if kind == "Constant":
+        return np.asarray(step.vector, dtype=float)
+    if kind == "Concatenate":
+        return np.concatenate([w * values[v] for v, w in zip(step.values, step.weights, strict=True)])
+    if kind == "Product":
+        a, b = values[step.a], values[step.b]
+        return np.array([step.scale * a[i] * b[j] for i, j in zip(step.a_rows, step.b_rows, strict=True)])
+    v = values[step.value]
+    if kind == "Hadamard":
+        x = np.zeros(padded(len(v)))
+        x[: len(v)] = v * step.diagonal[: len(v)]
+        return hadamard_matrix(len(x)) @ x
+    if kind == "Gather":
+        return np.array([w * v[i] for i, w in zip(step.rows, step.weights, strict=True)])
+    if kind == "Scatter":
+        out = np.zeros(size)
+        for j, k in product(*map(range, step.codes.shape)):
+            code = step.codes[j, k]
+            out[code // 2] += (-1) ** code * step.scale * v[j]
+        return out
+    if kind == "Slice":
+        return v[step.start : step.start + size]
+    if kind == "Norm":
+        return np.array([norm(v)])
+    if kind == "Scale":
+        c = float(values[step.by][0])
+        if not step.inverse:
+            return v * (step.factor * c)
+        return v / c * step.factor if c != 0 else 0 * v
+    if kind == "Dense":
+        return np.array([sum(float(w) * x for w, x in zip(row, v, strict=True)) for row in step.matrix])
+    assert kind == "Activate"
+    return step.scale * np.array([max(x, 0.0) if step.kind == "relu" else float(x > 0) for x in v])
+
+
+def run(program: Any, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    """Outputs of a program side by side, row by row, in float64."""
+    inputs = [np.asarray(x, dtype=float) for x in inputs]
+    out = np.zeros((len(inputs[0]), program.n_outputs))
+    for i in range(len(out)):
+        values: list[np.ndarray] = []
+        for number in range(len(program.steps)):
+            values.append(step_value(program, number, values, [x[i] for x in inputs]))
+        out[i] = np.concatenate([values[v] for v in program.outputs])
+    return out
+
+
+def series(gram: np.ndarray, coefficients: Any) -> np.ndarray:
+    """Σ a_j t^j of every entry, a_j from a sequence or from a dictionary."""
+    items = coefficients.items() if isinstance(coefficients, dict) else enumerate(coefficients)
+    return sum((a * np.asarray(gram, dtype=float) ** j for j, a in items), np.zeros(np.shape(gram)))
+
+
+def tensor_power(x: np.ndarray, degree: int) -> np.ndarray:
+    """x ⊗ … ⊗ x."""
+    out = np.ones(1)
+    for _ in range(degree):
+        out = np.kron(out, x)
+    return out
+
+
+def monomials(x: np.ndarray, degree: int) -> np.ndarray:
+    """Entries of x^{⊗j} that are equal by symmetry as one, times the root of their number; indices in order."""
+    power = tensor_power(x, degree)
+    groups: dict[tuple[int, ...], list[float]] = {}
+    for entry, index in zip(power, product(range(len(x)), repeat=degree), strict=True):
+        groups.setdefault(tuple(sorted(index)), []).append(entry)
+    return np.array([np.sqrt(len(groups[index])) * groups[index][0] for index in sorted(groups)])
+
+
+def blocks(degree: int) -> list[tuple[int, int]]:
+    """Leaves of a degree ≥ 2 in blocks of 2^k by its binary digits, the largest first; a power of two in halves."""
+    digits = [2**k for k in range(degree, -1, -1) if degree // 2**k % 2 == 1]
+    if len(digits) == 1:
+        digits = [degree // 2] * 2
+    return list(pairwise(np.cumsum([0, *digits]).tolist()))
+
+
+def series_sketch(operator: Any, x: np.ndarray) -> list[np.ndarray]:
+    """Features √a_j Z_j of a unit vector, one array for each degree of a SeriesSketch."""
+    law, nodes = operator.law, dict(operator.nodes)
+    normalized = unit if law.normalize else lambda v: v
+
+    def leaf(i: int) -> np.ndarray:
+        return normalized(first_matrix(operator.leaves[i]) @ x) if operator.leaves else x
+
+    def block(start: int, stop: int) -> np.ndarray:
+        if stop - start == 1:
+            return leaf(start)
+        middle = (start + stop) // 2
+        return normalized(tensor_srht_matrix(nodes[start, stop]) @ np.kron(block(start, middle), block(middle, stop)))
+
+    def sketch(degree: int) -> np.ndarray:
+        if degree == 0:
+            m = law.budget.sketched[0]
+            return np.full(m, m**-0.5)
+        if degree == 1:
+            return normalized(first_matrix(operator.linear) @ x)
+        *others, last = blocks(degree)
+        value = block(*last)
+        for part in reversed(others):
+            S = tensor_srht_matrix(nodes[degree, part[0], degree])
+            value = normalized(S @ np.kron(block(*part), value))
+        return value
+
+    return [
+        np.sqrt(a) * (monomials(x, j) if j in law.budget.exact else sketch(j))
+        for j, a in law.budget.coefficients.items()
+    ]
+
+
+def padded_series(operator: Any, x: np.ndarray) -> np.ndarray:
+    """T ⊕_j √a_j Q(x^{⊗j} ⊗ e₁^{⊗(p−j)}) of a PaddedSeries."""
+    p = operator.poly.degree
+    e1 = np.zeros(len(x))
+    e1[0] = 1
+    parts = [
+        root * poly_sketch(operator.poly, [*[x] * j, *[e1] * (p - j)])
+        for j, root in zip(operator.degrees, operator.roots, strict=True)
+    ]
+    return first_matrix(operator.mix) @ np.concatenate(parts)

@@ -1,0 +1,344 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.kernel_approximation import Nystroem, PolynomialCountSketch, RBFSampler
+from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
+
+from ntkit import NTKFeatures, NTKPolynomialSketch, NTKRandomFeatures, NTKSketch, PolynomialSketch
+from ntkit.diagnostics import kernel_error, spectral_error, statistical_dimension, suggest_n_components
+from ntkit.kernels import ntk, polynomial
+
+N = 12
+
+
+def kernel_matrix(rng, n=N):
+    return ntk(rng.standard_normal((n, 5)), depth=1)
+
+
+def relative(K, Z):
+    return np.linalg.norm(Z @ Z.T - K) / np.linalg.norm(K)
+
+
+def semidefinite(A):
+    return np.linalg.eigvalsh(A).min() >= -1e-10 * np.abs(A).max()
+
+
+# Spectral error.
+
+
+@pytest.mark.parametrize("lam", [1e-3, 0.1, 1.0, 50.0])
+@pytest.mark.parametrize("n_components", [2, 8, 40])
+def test_spectral_error_by_generalized_eigenvalues(n_components, lam, rng):
+    K, Z = kernel_matrix(rng), rng.standard_normal((N, n_components))
+    K_lam = K + lam * np.eye(N)
+    mu = scipy.linalg.eigh(Z @ Z.T + lam * np.eye(N), K_lam, eigvals_only=True)
+    eps = spectral_error(K, Z, lam)
+    assert isinstance(eps, float)
+    assert eps == pytest.approx(np.abs(mu - 1).max(), rel=1e-8)
+    root = np.linalg.inv(scipy.linalg.sqrtm(K_lam).real)
+    assert eps == pytest.approx(np.linalg.norm(root @ (Z @ Z.T - K) @ root, 2), rel=1e-6)
+
+
+def within(K, Z, lam, eps):
+    """(1 − ε)(K + λI) ⪯ Z Zᵀ + λI ⪯ (1 + ε)(K + λI)."""
+    A, B = K + lam * np.eye(len(K)), Z @ Z.T + lam * np.eye(len(K))
+    return semidefinite(B - (1 - eps) * A) and semidefinite((1 + eps) * A - B)
+
+
+@pytest.mark.parametrize("lam", [0.01, 1.0])
+def test_spectral_error_is_the_smallest(lam, rng):
+    K = kernel_matrix(rng)
+    for Z in (rng.standard_normal((N, 30)), 0.3 * np.linalg.cholesky(K), np.zeros((N, 1))):
+        eps = spectral_error(K, Z, lam)
+        assert within(K, Z, lam, eps * (1 + 1e-9))
+        assert not within(K, Z, lam, 0.99 * eps)
+
+
+def test_spectral_error_of_exact_and_scaled_features(rng):
+    K = kernel_matrix(rng)
+    root = np.linalg.cholesky(K)
+    assert spectral_error(K, root, 0.1) < 1e-10
+    top = np.linalg.eigvalsh(K)[-1]
+    for factor in (0.0, 0.5, 1.2, 3.0):
+        expected = abs(factor**2 - 1) * top / (top + 0.1)
+        assert spectral_error(K, factor * root, 0.1) == pytest.approx(expected)
+    assert spectral_error(np.zeros((3, 3)), np.ones((3, 1)), 1.0) == pytest.approx(3)
+    assert spectral_error([[2.0]], [[1.0]], 1) == pytest.approx(1 / 3)
+
+
+def test_torch_matrices(rng):
+    import torch
+
+    K, Z = kernel_matrix(rng), rng.standard_normal((N, 20))
+    tensors = torch.from_numpy(K), torch.from_numpy(Z)
+    assert spectral_error(*tensors, 0.3) == pytest.approx(spectral_error(K, Z, 0.3))
+    assert statistical_dimension(tensors[0], 0.3) == pytest.approx(statistical_dimension(K, 0.3))
+    halves = tuple(t.float() for t in tensors)
+    assert spectral_error(*halves, 0.3) == pytest.approx(spectral_error(K, Z, 0.3), rel=1e-4)
+    assert statistical_dimension(halves[0], 0.3) == pytest.approx(statistical_dimension(K, 0.3), rel=1e-4)
+    with pytest.raises(TypeError, match=r"\bZ\b"):
+        spectral_error(tensors[0], Z, 0.3)
+
+
+def test_float32_matrices_are_not_judged_asymmetric(rng):
+    Z = rng.standard_normal((40, 300)).astype(np.float32)
+    K = Z @ Z.T
+    K[0, 1] = np.nextafter(K[0, 1], np.float32(np.inf))
+    assert spectral_error(K, Z, 1.0) < 1e-4
+    assert 0 < statistical_dimension(K, 1.0) < 40
+
+
+# Statistical dimension.
+
+
+@pytest.mark.parametrize("lam", [1e-4, 0.1, 3.0, 1e4])
+def test_statistical_dimension_by_an_inverse(lam, rng):
+    K = kernel_matrix(rng)
+    s = statistical_dimension(K, lam)
+    assert isinstance(s, float)
+    assert s == pytest.approx(np.trace(K @ np.linalg.inv(K + lam * np.eye(N))), rel=1e-9)
+
+
+def test_statistical_dimension_of_low_rank(rng):
+    Z = rng.standard_normal((30, 3))
+    assert statistical_dimension(Z @ Z.T, 1e-6) == pytest.approx(3, rel=1e-5)
+    assert statistical_dimension(np.zeros((4, 4)), 1.0) == 0
+    assert statistical_dimension([[3.0]], 1) == pytest.approx(0.75)
+    sizes = [statistical_dimension(kernel_matrix(rng), lam) for lam in (0.01, 0.1, 1, 10)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+# Bad matrices.
+
+
+@pytest.mark.parametrize(
+    ("K", "error", "text"),
+    [
+        (np.ones((3, 4)), ValueError, r"'K' parameter of {} must be a square matrix. Got ndarray of shape \(3, 4\)"),
+        (np.array([[1.0, 0.5], [0.4, 1.0]]), ValueError, "'K' parameter of {} must be symmetric"),
+        (np.array([[1.0, np.nan], [np.nan, 1.0]]), ValueError, "'K' parameter of {} must be finite. Got nan"),
+        (np.ones(3), ValueError, "'K' parameter of {} must be 2-D"),
+        (np.ones((0, 0)), ValueError, "'K' parameter of {} must be non-empty"),
+        (None, TypeError, "'K' parameter of {} must be an array"),
+        (np.array([["a"]]), TypeError, "'K' parameter of {} must be an array of real numbers"),
+        (np.eye(2) * 1j, TypeError, "'K' parameter of {} must be an array of real numbers"),
+        (sp.eye_array(3).tocsr(), TypeError, "'K' parameter of {} must be a dense array"),
+    ],
+)
+def test_bad_kernel_matrices(K, error, text):
+    with pytest.raises(error, match=text.format("spectral_error")):
+        spectral_error(K, np.ones((3, 1)), 1.0)
+    with pytest.raises(error, match=text.format("statistical_dimension")):
+        statistical_dimension(K, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("lam", "error"),
+    [(0, ValueError), (-1.0, ValueError), (np.nan, ValueError), (np.inf, ValueError), ("1", TypeError),
+     (None, TypeError), (True, TypeError)],
+)  # fmt: skip
+def test_bad_penalties(lam, error):
+    for function, arguments in ((spectral_error, (np.eye(2), np.eye(2))), (statistical_dimension, (np.eye(2),))):
+        rule = rf"'lam' parameter of {function.__name__} must be a finite real number > 0. Got {lam!r} instead"
+        with pytest.raises(error, match=rule):
+            function(*arguments, lam)
+
+
+def test_bad_features():
+    with pytest.raises(ValueError, match=r"'Z' parameter of spectral_error must be an array of 3 rows.*\(2, 5\)"):
+        spectral_error(np.eye(3), np.ones((2, 5)), 1.0)
+    with pytest.raises(ValueError, match="'Z' parameter of spectral_error must be finite"):
+        spectral_error(np.eye(2), np.full((2, 2), np.inf), 1.0)
+
+
+def test_indefinite_matrices():
+    """An eigenvalue −2 is no rounding error: the matrix is no kernel matrix, and both say so."""
+    K = np.diag([5.0, -2.0])
+    with pytest.raises(ValueError, match=r"positive definite.*lam=1"):
+        spectral_error(K, np.eye(2), 1.0)
+    with pytest.raises(ValueError, match="K"):
+        statistical_dimension(K, 1.0)
+
+
+def test_eigenvalues_that_rounding_makes_negative(rng):
+    Z = rng.standard_normal((30, 3))
+    K = Z @ Z.T
+    assert np.linalg.eigvalsh(K).min() < 0 or np.linalg.matrix_rank(K) == 3
+    assert statistical_dimension(K - 1e-14 * np.eye(30), 1e-3) == pytest.approx(3, rel=1e-3)
+
+
+# Kernel error.
+
+
+@pytest.mark.parametrize(
+    "feature_map",
+    [NTKPolynomialSketch(depth=2), NTKSketch(depth=2), NTKRandomFeatures(depth=2), NTKFeatures(depth=2)],
+    ids=lambda m: type(m).__name__,
+)
+def test_kernel_error_is_the_relative_error(feature_map, rng):
+    import pandas as pd
+    import torch
+
+    X = rng.standard_normal((40, 7))
+    fitted = feature_map.set_params(n_components=200, random_state=0).fit(X)
+    expected = relative(ntk(X, depth=2), fitted.transform(X))
+    error = kernel_error(fitted, X)
+    assert isinstance(error, float)
+    assert error == pytest.approx(expected)
+    assert fitted.estimate_error(X) == pytest.approx(expected)
+    for rows in (torch.from_numpy(X), sp.csr_array(X), sp.coo_array(X), X.tolist()):
+        assert kernel_error(fitted, rows) == pytest.approx(expected, rel=1e-6)
+    assert kernel_error(fitted, X.astype(np.float32)) == pytest.approx(expected, rel=1e-3)
+    assert kernel_error(fitted, X, kernel="ntk", depth=2) == pytest.approx(expected)
+    assert kernel_error(fitted, X, kernel="ntk", depth=1) > 2 * expected
+    frame = pd.DataFrame(X).add_prefix("x")
+    assert fitted.fit(frame).estimate_error(frame) == pytest.approx(expected)
+    assert fitted.estimate_error(frame, n_samples=20) < 3 * expected
+
+
+def test_kernel_error_of_other_maps(rng):
+    X = rng.standard_normal((50, 4))
+    rbf = RBFSampler(gamma=0.5, n_components=300, random_state=0).fit(X)
+    expected = relative(rbf_kernel(X, gamma=0.5), rbf.transform(X))
+    assert kernel_error(rbf, X, kernel="gaussian", lengthscale=1.0) == pytest.approx(expected)
+    nystroem = Nystroem(gamma=0.5, n_components=50, random_state=0).fit(X)
+    assert kernel_error(nystroem, X, kernel="gaussian", lengthscale=1.0) < 1e-6
+    assert kernel_error(nystroem, X, kernel=lambda A, B=None: rbf_kernel(A, B, gamma=0.5)) < 1e-6
+    count = PolynomialCountSketch(degree=2, gamma=0.5, coef0=1, n_components=300, random_state=0).fit(X)
+    expected = relative(polynomial_kernel(X, degree=2, gamma=0.5, coef0=1), count.transform(X))
+    error = kernel_error(count, X, kernel="polynomial", degree=2, gamma=0.5, coef0=1)
+    assert error == pytest.approx(expected)
+    own = PolynomialSketch(degree=2, gamma=0.5, coef0=1, n_components=300, random_state=0).fit(X)
+    assert kernel_error(own, X) == pytest.approx(
+        relative(polynomial(X, degree=2, gamma=0.5, coef0=1), own.transform(X))
+    )
+
+
+def test_errors_on_samples_are_close_to_the_true_one():
+    X = load_digits().data[:900] / 16
+    fitted = NTKFeatures(n_components=256, random_state=0).fit(X)
+    whole = kernel_error(fitted, X)
+    for seed in range(5):
+        assert kernel_error(fitted, X, n_samples=300, random_state=seed) == pytest.approx(whole, rel=0.2)
+    assert kernel_error(fitted, X, n_samples=900) == whole
+    one, same, other = (kernel_error(fitted, X, n_samples=100, random_state=s) for s in (0, 0, 1))
+    assert one == same != other
+    sparse = kernel_error(fitted, sp.csr_array(X), n_samples=100, random_state=0)
+    assert sparse == pytest.approx(one)
+
+
+def test_kernel_error_of_zero_rows():
+    X = np.zeros((3, 4))
+    assert kernel_error(NTKFeatures(n_components=16).fit(X), X) == 0
+
+
+def test_bad_uses_of_kernel_error(rng):
+    X = rng.standard_normal((5, 4))
+    rbf, own = RBFSampler(n_components=8).fit(X), NTKFeatures(n_components=16).fit(X)
+    with pytest.raises(TypeError, match=r"'kernel' parameter of kernel_error must be given .*not ntkit's"):
+        kernel_error(rbf, X)
+    with pytest.raises(TypeError, match=r"got parameters \['depth'\] of a kernel, but no kernel"):
+        kernel_error(own, X, depth=2)
+    with pytest.raises(ValueError, match=r"'n_samples' parameter of kernel_error must be an int ≥ 1. Got 0 instead"):
+        kernel_error(own, X, n_samples=0)
+    with pytest.raises(TypeError, match=r"'n_samples' parameter of kernel_error must be an int ≥ 1. Got 2.5 instead"):
+        kernel_error(own, X, n_samples=2.5)
+    with pytest.raises(ValueError, match="'random_state' parameter of kernel_error"):
+        kernel_error(own, X, random_state=-1)
+    with pytest.raises(ValueError, match=r"NaN|finite"):
+        kernel_error(own, X * np.nan)
+    with pytest.raises(ValueError, match="4 features"):
+        kernel_error(own, X[:, :3])
+    with pytest.raises(ValueError, match=r"2D array|2-D"):
+        kernel_error(own, X[0])
+    with pytest.raises(NotFittedError):
+        kernel_error(NTKFeatures(), X)
+
+
+# Sizes.
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "target"),
+    [(NTKFeatures(depth=1), 0.03), (NTKFeatures(depth=3), 0.08), (NTKRandomFeatures(), 0.06),
+     (NTKSketch(degree=4, derivative_degree=5), 0.06)],
+    ids=str,
+)  # fmt: skip
+def test_suggested_sizes_reach_the_target_on_fresh_seeds(feature_map, target):
+    """The RMS error of 8 fresh maps is at most 20 % above; half as many components do not reach it.
+
+    Judged is the median of five suggestions: a single one, from three maps of each size, has a spread of some 15 %.
+    """
+    X = load_digits().data[:250] / 16
+    sizes = [feature_map.suggest_n_components(X, target, random_state=seed) for seed in range(5)]
+    m = sorted(sizes)[2]
+    assert isinstance(m, int)
+    assert suggest_n_components(feature_map, X, target, random_state=0) == sizes[0]
+    assert feature_map.suggest_n_components(X, target) == sizes[0]
+
+    def error(n_components):
+        errors = []
+        for seed in range(8):
+            fitted = clone(feature_map).set_params(n_components=n_components, random_state=1000 + seed).fit(X)
+            errors.append(fitted.estimate_error(X))
+        return np.sqrt(np.mean(np.square(errors)))
+
+    assert error(m) < 1.2 * target
+    assert error(m // 2) > target
+
+
+def test_suggesting_leaves_the_map_alone(rng):
+    X = rng.standard_normal((60, 8))
+    feature_map = NTKFeatures(depth=2, n_components=77, random_state=5)
+    before = feature_map.get_params()
+    feature_map.suggest_n_components(X, 0.2)
+    assert feature_map.get_params() == before
+    with pytest.raises(NotFittedError):
+        feature_map.transform(X)
+    Z = feature_map.fit_transform(X)
+    feature_map.suggest_n_components(X, 0.2)
+    np.testing.assert_array_equal(feature_map.transform(X), Z)
+
+
+def test_suggestions_that_cannot_be_met(rng):
+    X = rng.standard_normal((40, 8))
+    rule = (
+        r"NTKFeatures reaches a relative error of 0\.\d+ .*100 components; target_error=0.0001 takes more. Raise `max"
+    )
+    with pytest.raises(ValueError, match=rule):
+        NTKFeatures().suggest_n_components(X, 1e-4, maximum=100)
+    assert NTKFeatures().suggest_n_components(X, 0.9) <= 32
+    assert NTKFeatures().suggest_n_components(X, 0.9, maximum=10) <= 10
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "error"),
+    [("target_error", 0, ValueError), ("target_error", -0.1, ValueError), ("target_error", np.nan, ValueError),
+     ("target_error", "a", TypeError), ("maximum", 0, ValueError), ("maximum", 1.5, TypeError),
+     ("n_samples", 0, ValueError), ("n_samples", None, TypeError), ("random_state", -1, ValueError),
+     ("random_state", "a", TypeError)],
+)  # fmt: skip
+def test_bad_arguments_of_suggestions(argument, value, error, rng):
+    X = rng.standard_normal((10, 3))
+    arguments = {"target_error": 0.1} | {argument: value}
+    rule = rf"'{argument}' parameter of NTKFeatures.suggest_n_components must be .*Got {value!r} instead"
+    with pytest.raises(error, match=rule):
+        NTKFeatures().suggest_n_components(X, **arguments)
+
+
+def test_suggestions_take_all_kinds_of_rows(rng):
+    import pandas as pd
+    import torch
+
+    X = rng.standard_normal((50, 10))
+    m = NTKFeatures().suggest_n_components(X, 0.1)
+    assert NTKFeatures().suggest_n_components(torch.from_numpy(X), 0.1) == m
+    assert NTKFeatures().suggest_n_components(pd.DataFrame(X).add_prefix("x"), 0.1) == m
+    assert NTKFeatures().suggest_n_components(sp.csr_array(X), 0.1) > 0
+    assert NTKFeatures().suggest_n_components(X, 0.1, n_samples=30) > 0
