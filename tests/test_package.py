@@ -41,7 +41,7 @@ def test_numpy_arrays_do_not_load_torch(code):
     assert not modules.intersection(("torch", "dask", "matplotlib"))
 
 
-MODULES = [f"ntkit.{name}" for name in ("display", "features", "kernels", "networks", "sketches")]
+MODULES = [f"ntkit.{name}" for name in ("diagnostics", "display", "features", "kernels", "networks", "sketches")]
 
 
 @pytest.mark.parametrize("module", ["ntkit", *MODULES])

@@ -115,17 +115,17 @@ def check_same_kind(X: Array, Y: Array, owner: str) -> None:
         )
 
 
-def check_same_library(X: Array, Y: Array, owner: str) -> None:
+def check_same_library(X: Array, Y: Array, owner: str, names: str = "X and Y") -> None:
     """Raise unless `X` and `Y` come from one array library and one device."""
     families = (_array.is_numpy, _array.is_torch, _array.is_sparse)
     if type(X) is not type(Y) and not any(belongs(X) and belongs(Y) for belongs in families):
         raise TypeError(
-            f"X and Y of {owner} must come from the same array library. Got {type(X).__module__}."
+            f"{names} of {owner} must come from the same array library. Got {type(X).__module__}."
             f"{type(X).__name__} and {type(Y).__module__}.{type(Y).__name__}; convert one of them."
         )
     if not _array.is_sparse(X) and _array.device(X) != _array.device(Y):
         raise ValueError(
-            f"X and Y of {owner} must be on the same device. Got {_array.device(X)} and "
+            f"{names} of {owner} must be on the same device. Got {_array.device(X)} and "
             f"{_array.device(Y)}; move one with .to(device)."
         )
 

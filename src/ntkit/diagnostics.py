@@ -10,12 +10,14 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import RandomState, generator, keyed, seed_sequence
-from ntkit._validation import check_data, check_int, check_real, message
+from ntkit._validation import check_data, check_int, check_real, check_same_library, message
 
 if TYPE_CHECKING:
     from ntkit.features._base import FeatureMap
 
-_SEEDS = 3  # maps tried for each size
+__all__ = ["kernel_error", "spectral_error", "statistical_dimension", "suggest_n_components"]
+
+_SEEDS = 5  # maps tried for each size
 
 
 def kernel_error(
@@ -106,6 +108,7 @@ def spectral_error(K: Any, Z: Any, lam: float) -> float:
     Z = check_data(Z, "Z", "spectral_error")
     if Z.shape[0] != K.shape[0]:
         raise ValueError(message("spectral_error", "Z", f"an array of {K.shape[0]} rows, as K has", Z))
+    check_same_library(K, Z, "spectral_error", "K and Z")
     xp: Any = _array.namespace(K, Z)
     Z = _array.widen(Z)
     eye = xp.eye(K.shape[0], dtype=K.dtype, device=_array.device(K))
@@ -148,6 +151,12 @@ def statistical_dimension(K: Any, lam: float) -> float:
     lam = check_real(lam, "lam", "statistical_dimension", minimum=0, strict=True)
     xp: Any = _array.namespace(K)
     eigenvalues = xp.linalg.eigvalsh(K)
+    least = float(xp.min(eigenvalues))
+    if least < -1e-6 * float(xp.max(xp.abs(eigenvalues))):
+        raise ValueError(
+            "The 'K' parameter of statistical_dimension must be positive semidefinite, as kernel matrices are. Got one "
+            f"with the eigenvalue {least:.3g}."
+        )
     eigenvalues = xp.where(eigenvalues > 0, eigenvalues, xp.zeros_like(eigenvalues))  # rounding makes some negative
     return float(xp.sum(eigenvalues / (eigenvalues + lam)))
 
@@ -188,7 +197,9 @@ def suggest_n_components(
     m = min(32, maximum)
     while True:
         maps = [
-            clone(feature_map).set_params(n_components=m, random_state=_seed(keyed(seed, "map", i)))
+            clone(feature_map).set_params(
+                n_components=m, random_state=_seed(keyed(seed, "map", i)), **feature_map._on_resizing
+            )
             for i in range(_SEEDS)
         ]
         features = [m_.fit(rows).transform(rows) for m_ in maps]

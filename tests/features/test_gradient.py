@@ -229,10 +229,14 @@ def test_width_and_n_components_exclude_each_other():
         GradientFeatures(width=8, n_components=64).fit(np.ones((2, 3)))
 
 
-def test_too_few_components():
-    with pytest.raises(ValueError, match=r"'n_components' parameter of GradientFeatures must be at least 4, .*Got 3"):
-        GradientFeatures(n_components=3).fit(np.ones((2, 3)))
-    assert GradientFeatures(n_components=4).fit(np.ones((2, 3))).width_ == 1
+def test_fewer_components_than_the_smallest_network_has_are_a_scaled_choice_of_them(rng):
+    X = rng.standard_normal((5, 3))
+    whole = GradientFeatures(n_components=4, random_state=0).fit(X)
+    assert whole.width_ == 1
+    gradients = whole.transform(X)
+    some = GradientFeatures(n_components=3, random_state=0).fit_transform(X) / np.sqrt(4 / 3)
+    matches = (np.abs(some[:, :, None] - gradients[:, None, :]).max(axis=0) < 1e-12).sum(axis=1)
+    np.testing.assert_array_equal(matches, [1, 1, 1])
 
 
 def test_a_network_changed_after_the_fit_leaves_the_fitted_map_alone(rng):

@@ -102,8 +102,9 @@ def algorithm_1(fitted: Any, x: np.ndarray) -> np.ndarray:
         psi = first_matrix(fitted._lift) @ psi
 
     def polynomial(activation: Any) -> np.ndarray:
-        paper = hasattr(activation.series, "mix")
-        value = padded_series(activation.series, phi) if paper else series(activation.series, phi)
+        if not hasattr(activation.series, "mix"):
+            return series(activation.series, phi)  # degree by degree, with the norm of each
+        value = padded_series(activation.series, phi)
         return unit(value) if fitted.normalize else value
 
     for number, layer in enumerate(fitted.layers_, 1):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
@@ -22,6 +24,8 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
 
     n_components: int | None
     random_state: RandomState
+    _on_resizing: ClassVar[dict[str, Any]] = {}
+    """Parameters to set where another `n_components` is tried."""
 
     @abstractmethod
     def _kernel(self, X: Array) -> Array:
@@ -66,7 +70,7 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
     ) -> int:
         """Find how many components bring the relative error on your own rows below a target.
 
-        Copies of this map with 32, 64, 128, … components, three each, are tried on a sample of X until the error (see
+        Copies of this map with 32, 64, 128, … components, five each, are tried on a sample of X until the error (see
         :meth:`estimate_error`) is below the target; what an error ∝ n_components^{-1/2} needs between the last
         two is returned. This map is left as it is, and need not be fitted.
 
@@ -104,6 +108,17 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             self, X, target_error, n_samples=n_samples, maximum=maximum, random_state=random_state
         )
 
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        """Leave the estimator as it was if a fit fails."""
+        before = self.__dict__.copy()
+        try:
+            yield
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+
     def _check_rows(self, X: Any, *, reset: bool) -> Array:
         """Validate the rows of `fit` (`reset`) or `transform`."""
         if not reset:
@@ -139,7 +154,7 @@ class ProgramMap(FeatureMap):
 
     @abstractmethod
     def _emit(self) -> Program:
-        """The program of the draws."""
+        """The program of the draws; parameters may have changed since `fit`."""
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Draw the map for rows of the size and kind of X.
@@ -155,13 +170,14 @@ class ProgramMap(FeatureMap):
         self
         """
         name = type(self).__name__
-        if self.batch_size is not None:
-            check_int(self.batch_size, "batch_size", name, minimum=1)
-        seed = seed_sequence(self.random_state, owner=name)
-        X = self._check_rows(X, reset=True)
-        self._draw(seed, sparse=_array.is_sparse(X))
-        self._program = self._emit()
-        self._n_features_out = self._program.n_outputs
+        with self._all_or_nothing():
+            if self.batch_size is not None:
+                check_int(self.batch_size, "batch_size", name, minimum=1)
+            seed = seed_sequence(self.random_state, owner=name)
+            X = self._check_rows(X, reset=True)
+            self._draw(seed, sparse=_array.is_sparse(X))
+            self._program = self._emit()
+            self._n_features_out = self._program.n_outputs
         return self
 
     def transform(self, X: Any) -> Array:

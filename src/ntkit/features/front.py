@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, Self
 
 from ntkit._array import Array
-from ntkit._random import RandomState
+from ntkit._random import RandomState, seed_sequence
 from ntkit._validation import check_choice, check_int
 from ntkit.features._base import FeatureMap
 from ntkit.features.gradient import GradientFeatures
 from ntkit.features.ntk import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
 from ntkit.networks import fully_connected
 
-_METHODS = ("auto", "polynomial", "random", "sketch", "gradient")
+_MAPS: dict[str, Any] = {"polynomial": NTKPolynomialSketch, "random": NTKRandomFeatures, "sketch": NTKSketch}
+_METHODS = ("auto", *_MAPS, "gradient")
 
 
 class NTKFeatures(FeatureMap):
@@ -92,23 +94,20 @@ class NTKFeatures(FeatureMap):
         method = check_choice(self.method, "method", name, _METHODS)
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
-        X = self._check_rows(X, reset=True)
-        self.method_ = "polynomial" if method == "auto" else method
+        seed = seed_sequence(self.random_state, owner=name)
         shared: dict[str, Any] = {
             "n_components": m,
             "batch_size": self.batch_size,
-            "random_state": self.random_state,
+            "random_state": self.random_state if isinstance(self.random_state, Integral) else seed,
         }
-        maps: dict[str, Any] = {
-            "polynomial": NTKPolynomialSketch,
-            "random": NTKRandomFeatures,
-            "sketch": NTKSketch,
-        }
-        if self.method_ == "gradient":
-            self.map_ = GradientFeatures(fully_connected(depth), **shared).fit(X)
-        else:
-            self.map_ = maps[self.method_](depth=depth, **shared).fit(X)
-        self._n_features_out = self.map_._n_features_out
+        with self._all_or_nothing():
+            X = self._check_rows(X, reset=True)
+            self.method_ = "polynomial" if method == "auto" else method
+            if self.method_ == "gradient":
+                self.map_ = GradientFeatures(fully_connected(depth), **shared).fit(X)
+            else:
+                self.map_ = _MAPS[self.method_](depth=depth, **shared).fit(X)
+            self._n_features_out = self.map_._n_features_out
         return self
 
     def transform(self, X: Any) -> Array:
@@ -123,7 +122,8 @@ class NTKFeatures(FeatureMap):
         array of shape (n_samples, n_components)
             A torch tensor on the device of X if X is one, else a NumPy array; float32 for float32.
         """
-        return self.map_.transform(self._check_rows(X, reset=False))
+        X = self._check_rows(X, reset=False)
+        return self.map_.transform(X)
 
     def _kernel(self, X: Array) -> Array:
         from ntkit.kernels import ntk

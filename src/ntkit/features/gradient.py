@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ntkit._validation import check_int, message
 from ntkit.features._base import FeatureMap
 from ntkit.networks import Abs, Dense, LeakyReLU, ReLU
 from ntkit.networks._layers import Layer, flatten
+from ntkit.sketches._agnostic import take
 
 _WIDTH = 128
 
@@ -34,7 +35,8 @@ class GradientFeatures(FeatureMap):
     width : int or None
         Units of hidden layers; None: 128, or what `n_components` allows.
     n_components : int or None
-        Largest number of features, from which the width is found; for use in place of `width`.
+        Largest number of features, from which the width is found; for use in place of `width`. If it is less than
+        a network of width 1 has weights, so many of them are chosen at random (and scaled, to keep the mean).
     batch_size : int or None
         Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
     random_state : None, int, RandomState or Generator
@@ -69,6 +71,8 @@ class GradientFeatures(FeatureMap):
     (5, 432)
     """
 
+    _on_resizing: ClassVar[dict[str, Any]] = {"width": None}
+
     def __init__(
         self,
         net: Layer | None = None,
@@ -98,17 +102,23 @@ class GradientFeatures(FeatureMap):
         self
         """
         name = type(self).__name__
-        layers = self._layers()
+        layers = self._check_layers()
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
         seed = seed_sequence(self.random_state, owner=name)
-        self._check_rows(X, reset=True)
-        self.width_ = self._width(layers)
-        self.weights_ = []
-        for number, (fan_out, fan_in) in enumerate(_shapes(layers, self.n_features_in_, self.width_)):
-            draws = generator(seed, number, "weights").standard_normal((fan_out, fan_in))
-            self.weights_.append(draws.astype(np.float32))
-        self._n_features_out = _count(layers, self.n_features_in_, self.width_)
+        with self._all_or_nothing():
+            self._check_rows(X, reset=True)
+            self.width_ = self._width(layers)
+            self.weights_ = []
+            for number, (fan_out, fan_in) in enumerate(_shapes(layers, self.n_features_in_, self.width_)):
+                draws = generator(seed, number, "weights").standard_normal((fan_out, fan_in))
+                self.weights_.append(draws.astype(np.float32))
+            self._layers, self._chosen = layers, None
+            self._n_features_out = _count(layers, self.n_features_in_, self.width_)
+            if self.n_components is not None and self._n_features_out > self.n_components:
+                chosen = generator(seed, "chosen").choice(self._n_features_out, self.n_components, replace=False)
+                self._chosen = np.sort(chosen)
+                self._n_features_out = self.n_components
         return self
 
     def transform(self, X: Any) -> Array:
@@ -125,16 +135,19 @@ class GradientFeatures(FeatureMap):
             in C order. A torch tensor on the device of X if X is one, else a NumPy array; float32 for float32.
         """
         X = self._check_rows(X, reset=False)
-        layers = self._layers()
         dtype = _array.result_dtype(X)
         n_rows = X.shape[0]
         like = None if _array.is_sparse(X) else X
         parts = []
-        bytes_per_row = 8 * 3 * (self._n_features_out + X.shape[1])
+        n_weights = _count(self._layers, self.n_features_in_, self.width_)
+        bytes_per_row = 8 * 3 * (n_weights + X.shape[1])
         for rows in row_batches(n_rows, bytes_per_row, batch_size=self.batch_size, like=like):
             block = X[rows].toarray() if _array.is_sparse(X) else X[rows, :]
             xp: Any = _array.namespace(block)
-            parts.append(_gradients(layers, self.weights_, xp.astype(block, dtype, copy=False)))
+            gradients = _gradients(self._layers, self.weights_, xp.astype(block, dtype, copy=False))
+            if self._chosen is not None:
+                gradients = take(gradients, self._chosen) * (n_weights / len(self._chosen)) ** 0.5
+            parts.append(gradients)
         return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
 
     def _kernel(self, X: Array) -> Array:
@@ -145,7 +158,7 @@ class GradientFeatures(FeatureMap):
     def _net(self) -> Layer:
         return networks.fully_connected(1) if self.net is None else self.net
 
-    def _layers(self) -> list[Layer]:
+    def _check_layers(self) -> list[Layer]:
         """Dense, activation, Dense, …, Dense, or an error that says what is not supported."""
         net = self._net()
         rule = (
@@ -174,8 +187,7 @@ class GradientFeatures(FeatureMap):
         most = check_int(self.n_components, "n_components", name, minimum=1)
         d = self.n_features_in_
         if _count(layers, d, 1) > most:
-            rule = f"at least {_count(layers, d, 1)}, the weights of a network of width 1 on {d} features"
-            raise ValueError(message(name, "n_components", rule, most))
+            return 1
         low, high = 1, most + 1
         if _count(layers, d, high) == _count(layers, d, low):
             return _WIDTH

@@ -11,7 +11,7 @@ from ntkit._random import RandomState, generator, keyed
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
 from ntkit.features._base import ProgramMap
 from ntkit.features._walk import Layer, Polynomial, Random, draw_directions, emit_walk, series_law
-from ntkit.kernels.fit import LARGEST_DEGREE, relu_degree, relu_polynomial, taylor_polynomial
+from ntkit.kernels.fit import LARGEST_DEGREE, relu_degree, relu_error, relu_polynomial, taylor_polynomial
 from ntkit.sketches import OSNAP, SRHT, TensorSRHT
 from ntkit.sketches._program import Program
 from ntkit.sketches.countsketch import OSNAPOperator
@@ -41,13 +41,11 @@ class ReLUMap(ProgramMap):
 
     def _split(self, n_components: int, depth: int) -> int:
         """Components of φ^(L) among all: somewhat less than its share 1/(L + 1) of the kernel's diagonal."""
-        if self.kind == "nngp":
-            return n_components
-        if n_components < 2:
-            raise ValueError(message(type(self).__name__, "n_components", "an int ≥ 2 for kind='ntk'", n_components))
         split = 0.6 / (depth + 1) if self.split is None else self.split
         check_real(split, "split", type(self).__name__, minimum=0, maximum=1)
-        return min(max(round(split * n_components), 1), n_components - 1)
+        if self.kind == "nngp":
+            return n_components
+        return min(max(round(split * n_components), 1), max(n_components - 1, 1))
 
 
 class NTKPolynomialSketch(ReLUMap):
@@ -91,7 +89,7 @@ class NTKPolynomialSketch(ReLUMap):
     degree_ : int
         Highest degree used.
     coefficients_ : ndarray of shape (degree_ + 1,)
-        a_j; many are 0.
+        a_j; many are 0. (Degrees too small for a component of their own gave theirs to the others.)
     fit_error_ : float
         max |Σ a_j t^j − K(t)| / K(1) over [−1, 1]. It is reached near t = 1; elsewhere the fit is much closer.
     budget_ : Budget
@@ -154,6 +152,10 @@ class NTKPolynomialSketch(ReLUMap):
         kind = check_choice(self.kind, "kind", name, _KINDS)
         if self.tol is not None:
             check_real(self.tol, "tol", name, minimum=0)
+        if self.width is not None:
+            check_int(self.width, "width", name, minimum=1)
+        for flag in ("normalize", "replace"):
+            check_bool(getattr(self, flag), flag, name)
         if self.degree == "auto":
             step = 0.002 if self.n_features_in_ <= _FEW else 0.005
             degree = relu_degree(kind, depth, step * (depth + 1) if self.tol is None else self.tol)
@@ -161,8 +163,7 @@ class NTKPolynomialSketch(ReLUMap):
             raise ValueError(message(name, "degree", "an int ≥ 1 or 'auto'", self.degree))
         else:
             degree = check_int(self.degree, "degree", name, minimum=1, maximum=LARGEST_DEGREE)
-        coefficients, self.fit_error_ = relu_polynomial(kind, depth, degree)
-        self.degree_, self.coefficients_ = degree, np.array(coefficients)
+        coefficients, _ = relu_polynomial(kind, depth, degree)
         law = SeriesSketch(
             self.n_features_in_,
             coefficients,
@@ -172,7 +173,9 @@ class NTKPolynomialSketch(ReLUMap):
             normalize=self.normalize,
             replace=self.replace,
         )
-        self.budget_ = law.budget
+        self.degree_, self.budget_ = degree, law.budget
+        self.coefficients_ = np.array([law.budget.coefficients.get(j, 0.0) for j in range(degree + 1)])
+        self.fit_error_ = relu_error(kind, depth, self.coefficients_)
         self.sketch_ = law.sample(keyed(seed, "series"))
 
     def _emit(self) -> Program:
@@ -212,7 +215,8 @@ class NTKSketch(ReLUMap):
     depth : int
         Number L of ReLU layers.
     n_components : int
-        Number of features (s* in the paper).
+        Number of features (s* in the paper). (Fewer come out for ``kind="nngp"`` if the monomials of all degrees are
+        fewer.)
     degree, derivative_degree : int
         Degrees of the polynomials for κ₁ and κ₀ (2p + 2 and 2p' + 1).
     series : {"fitted", "taylor"}
@@ -237,9 +241,9 @@ class NTKSketch(ReLUMap):
         For "paper": whether a Gaussian matrix G maps ψ^(L), of `ntk_components`, to the features in the end, as line 10
         does. Without it ψ^(L) has `n_components` and is the result.
     normalize : bool
-        Whether all φ, φ̇ and products are divided by their norms, which are known: ‖Z(x)‖² = (L + 1)‖x‖² exactly, and
-        errors do not build up with depth. ``variant="paper", series="taylor", normalize=False, projection=True,
-        replace=True`` is Algorithm 1 to the letter.
+        Whether φ^(ℓ), φ̇^(ℓ) and products are divided by their norms, which are known: ‖Z(x)‖² = (L + 1)‖x‖² exactly
+        (but for `projection`), and errors do not build up with depth. ``variant="paper", series="taylor",
+        normalize=False, projection=True, replace=True`` is Algorithm 1 to the letter.
     replace : bool
         Whether rows of Hadamard matrices are drawn independently, as in the paper.
     batch_size : int or None
@@ -365,16 +369,18 @@ class NTKSketch(ReLUMap):
         forward, derivative = self._polynomials(name)
         self.coefficients_, self.derivative_coefficients_ = np.array(forward), np.array(derivative)
         depth = check_int(self.depth, "depth", name, minimum=1)
-        s = self._size("ntk_components", m)
+        s, split = self._size("ntk_components", m), self._split(m, depth)
+        inner, derivative_inner = self._size("poly_components", m), self._size("derivative_poly_components", m)
+        self._normalize = self.normalize
         return _Sizes(
             depth=depth,
             m=m,
             r=self._size("nngp_components", m),
             s=s,
             derivative=self._size("derivative_components", s if paper else m),
-            inner=self._size("poly_components", m) if paper else None,
-            derivative_inner=self._size("derivative_poly_components", m) if paper else None,
-            split=m if paper else self._split(m, depth),
+            inner=inner if paper else None,
+            derivative_inner=derivative_inner if paper else None,
+            split=m if paper else split,
             paper=paper,
         )
 
@@ -399,9 +405,11 @@ class NTKSketch(ReLUMap):
         law = series_law(size, coefficients, sizes.derivative, inner=sizes.derivative_inner, **options)
         derivative = Polynomial(law.sample(keyed(seed, "derivative")), self.normalize)
         n_product = whole - forward.n_components if last and not sizes.paper else whole
+        mixed = sizes.paper or n_product == 0  # one component for both parts
+        n_product = max(n_product, 1)
         product = TensorSRHT((psi, derivative.n_components), n_product, replace=self.replace)
         mix = None
-        if sizes.paper:
+        if mixed:
             law_of_mix = SRHT(n_product + forward.n_components, whole, replace=self.replace)
             mix = law_of_mix.sample(keyed(seed, "mix"))
         return Layer(forward, derivative, product.sample(keyed(seed, "product")), mix)
@@ -418,7 +426,7 @@ class NTKSketch(ReLUMap):
         parts = emit_walk(
             program,
             self.layers_,
-            normalize=self.normalize,
+            normalize=self._normalize,
             homogeneous=False,
             first=self._first,
             lift=self._lift,
@@ -427,7 +435,7 @@ class NTKSketch(ReLUMap):
             parts = [program.dense(part, self._projection) for part in parts]
         for part in parts:
             program.output(part)
-        self.nngp_columns_ = _nngp_columns(program, mixed=self.variant == "paper" and self.kind == "ntk")
+        self.nngp_columns_ = _nngp_columns(program, mixed=self.layers_[-1].mix is not None)
         return program
 
 
@@ -453,7 +461,7 @@ class NTKRandomFeatures(ReLUMap):
         How "leverage" draws: directly (the direction of w with density ∝ ‖w‖² e^{−‖w‖²/2} is uniform), or by Gibbs
         sampling, Algorithm 3, whose law tends to the same one.
     gibbs_sweeps : int
-        Sweeps over all coordinates (T in Algorithm 3).
+        Sweeps over all coordinates (T in Algorithm 3). One is close to the law, five cannot be told from it.
     kind : {"ntk", "nngp"}
         Which kernel.
     split : float or None
@@ -463,8 +471,9 @@ class NTKRandomFeatures(ReLUMap):
     hidden_components : int or None
         m₁ in the layers before the last, and of ψ there; None: half of `n_components`.
     normalize : bool
-        Whether φ, φ̇ and products are divided by their norms, which are known: ‖Z(x)‖² = (L + 1)‖x‖² exactly, and
-        the error is a third smaller. Without it Z(x)·Z(y) is an unbiased estimate of NTK(x, y) for L = 1.
+        Whether φ, φ̇ and products are divided by their norms, which are known: ‖Z(x)‖² = (L + 1)‖x‖² exactly (unless
+        all ReLUs of a row are off, which takes few components), and the error is a third smaller. Without it
+        Z(x)·Z(y) is an unbiased estimate of NTK(x, y) for L = 1.
     replace : bool
         Whether rows of Hadamard matrices are drawn independently, as in the paper.
     batch_size : int or None
@@ -549,6 +558,7 @@ class NTKRandomFeatures(ReLUMap):
         half = max(m // 2, 1)
         steps, hidden = self._size("step_components", half), self._size("hidden_components", half)
         in_phi = self._split(m, depth)
+        self._normalize = self.normalize
 
         def random(kind: str, n_features: int, size: int, number: int) -> Random:
             part = keyed(seed, number, kind)
@@ -562,12 +572,13 @@ class NTKRandomFeatures(ReLUMap):
             psi = m
         layers = []
         for number in range(1, depth + 1):
-            phi_size, q_size = (in_phi, m - in_phi) if number == depth else (hidden, hidden)
+            phi_size, q_size = (in_phi, max(m - in_phi, 1)) if number == depth else (hidden, hidden)
             forward = random("relu", size, phi_size, number)
             if kind == "ntk":
                 derivative = random("step", size, steps, number)
                 product = TensorSRHT((psi, steps), q_size, replace=self.replace).sample(keyed(seed, number, "product"))
-                layers.append(Layer(forward, derivative, product))
+                mix = SRHT(2, 1).sample(keyed(seed, number, "mix")) if number == depth and m == 1 else None
+                layers.append(Layer(forward, derivative, product, mix))
             else:
                 layers.append(Layer(forward))
             size, psi = phi_size, phi_size + q_size
@@ -575,9 +586,9 @@ class NTKRandomFeatures(ReLUMap):
 
     def _emit(self) -> Program:
         program = Program((self.n_features_in_,))
-        for part in emit_walk(program, self.layers_, normalize=self.normalize, homogeneous=True, lift=self._lift):
+        for part in emit_walk(program, self.layers_, normalize=self._normalize, homogeneous=True, lift=self._lift):
             program.output(part)
-        self.nngp_columns_ = _nngp_columns(program, mixed=False)
+        self.nngp_columns_ = _nngp_columns(program, mixed=self.layers_[-1].mix is not None)
         return program
 
 

@@ -57,7 +57,7 @@ def nonnegative_polynomial(function: Callable[[np.ndarray], Any], degree: int) -
     degree = check_int(degree, "degree", owner, minimum=0)
     if not callable(function):
         raise TypeError(message(owner, "function", "a callable on arrays of cosines", function))
-    t = np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)
+    t = _nodes()
     values = function(np.append(t, 1.0))
     check_returned(values, (len(t) + 1,), "function")
     values = np.asarray(values, dtype=np.float64)
@@ -81,6 +81,18 @@ def relu_polynomial(kind: str, depth: int, degree: int) -> tuple[tuple[float, ..
     """Coefficients and error for κ₀ ("step"), κ₁ ("relu"), K_relu^(L) ("ntk") or Σ^(L) ("nngp")."""
     a, error = nonnegative_polynomial(_function(kind, depth), degree)
     return tuple(a.tolist()), error
+
+
+def relu_error(kind: str, depth: int, coefficients: np.ndarray) -> float:
+    """Largest error of any polynomial for one of these functions, relative to its value at 1."""
+    function = _function(kind, depth)
+    t = _nodes()
+    values = np.polynomial.polynomial.polyval(t, coefficients)
+    return float(np.abs(values - function(t)).max() / function(np.ones(1))[0])
+
+
+def _nodes() -> np.ndarray:
+    return np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)
 
 
 def _function(kind: str, depth: int) -> Callable[[np.ndarray], Any]:

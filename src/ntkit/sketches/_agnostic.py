@@ -151,7 +151,7 @@ def _scaled(step: Scale, x: Array, by: Array) -> Array:
     xp: Any = _array.namespace(x)
     if not step.inverse:
         return step.factor * x * by
-    small = by < xp.finfo(by.dtype).smallest_normal
+    small = by < max(step.floor, float(xp.finfo(by.dtype).smallest_normal))
     inverse = step.factor / xp.where(small, xp.ones_like(by), by)
     return x * xp.where(small, xp.zeros_like(by), inverse)
 

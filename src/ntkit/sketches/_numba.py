@@ -162,7 +162,7 @@ class _Writer:
             self.norm(step, to)
         elif isinstance(step, Scale):
             source = self.place.get(step.value, to["target"])
-            number = self.table([step.factor, self.tiny])
+            number = self.table([step.factor, max(step.floor, self.tiny)])
             self.emit(
                 SCALE, **to, a=source, b=self.place.get(step.by, to["target"]), more=int(step.inverse), floats=number
             )

@@ -109,13 +109,14 @@ class Norm:
 class Scale:
     """A value times `factor` · c, or `factor` / c with `inverse`, c the one coordinate of the value `by`.
 
-    The inverse of c = 0, and of any c below the smallest normal number, is 0.
+    The inverse of c = 0, and of any c below `floor` or the smallest normal number, is 0.
     """
 
     value: int
     by: int
     factor: float
     inverse: bool
+    floor: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,9 +214,9 @@ class Program:
         """Append :class:`Norm`."""
         return self._append(Norm(value), 1)
 
-    def scale(self, value: int, by: int, *, factor: float = 1.0, inverse: bool = False) -> int:
+    def scale(self, value: int, by: int, *, factor: float = 1.0, inverse: bool = False, floor: float = 0.0) -> int:
         """Append :class:`Scale`."""
-        return self._append(Scale(value, by, factor, inverse), self.sizes[value])
+        return self._append(Scale(value, by, factor, inverse, floor), self.sizes[value])
 
     def dense(self, value: int, matrix: np.ndarray[Any, np.dtype[np.float32]]) -> int:
         """Append :class:`Dense`."""

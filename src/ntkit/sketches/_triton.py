@@ -90,9 +90,10 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
         if isinstance(step, Gather | Product) and all(isinstance(x, _Transform) for x in read.values()):
             transforms = [values[value] for value in operands(step)]
             if number in normalized and _in_one_tile(transforms, program.sizes[number]):
-                last, by, factor = normalized[number]
+                last, by, factor, floor = normalized[number]
                 scale = None if by is None else _computed(values[by])
-                return _Normalized(_launch(step, transforms, tables, place(last), by=scale, factor=factor), last)
+                rows = _launch(step, transforms, tables, place(last), by=scale, factor=factor, floor=floor)
+                return _Normalized(rows, last)
             return _launch(step, transforms, tables, place(number))
         if isinstance(step, Dense | Norm | Scale | Activate | Gather | Product):
             return _elementwise(step, [_computed(values[value]) for value in operands(step)], tables)
@@ -106,15 +107,15 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
             view.copy_(_computed(result))
 
 
-def _normalized(program: Program) -> dict[int, tuple[int, int | None, float]]:
-    """Values that are read only to be divided by their norms: (last step of that, value of the new norm, factor)."""
+def _normalized(program: Program) -> dict[int, tuple[int, int | None, float, float]]:
+    """Values read only to be divided by their norms: (last step of that, value of the new norm, factor, floor)."""
     if "normalized" in program.cache:
         return program.cache["normalized"]
     readers: dict[int, list[int]] = {}
     for number, step in enumerate(program.steps):
         for value in operands(step):
             readers.setdefault(value, []).append(number)
-    found: dict[int, tuple[int, int | None, float]] = {}
+    found: dict[int, tuple[int, int | None, float, float]] = {}
     for number, step in enumerate(program.steps):
         if not isinstance(step, Gather | Product) or number in program.outputs:
             continue
@@ -125,12 +126,12 @@ def _normalized(program: Program) -> dict[int, tuple[int, int | None, float]]:
         (norm,), (last,) = norms, scales
         final: Any = program.steps[last]
         if final.inverse and final.by == norm and readers[norm] == [last]:
-            found[number] = (last, None, final.factor)
+            found[number] = (last, None, final.factor, final.floor)
             continue
         ratio: Any = program.steps[final.by]
         apart = isinstance(ratio, Scale) and ratio.inverse and ratio.by == norm and ratio.value < number
         if apart and not final.inverse and readers[norm] == [final.by] and readers[final.by] == [last]:
-            found[number] = (last, ratio.value, final.factor * ratio.factor)
+            found[number] = (last, ratio.value, final.factor * ratio.factor, ratio.floor)
     program.cache["normalized"] = found
     return found
 
@@ -144,7 +145,7 @@ def _elementwise(step: Any, read: list[torch.Tensor], tables: dict[str, Any]) ->
         by = read[1]
         if not step.inverse:
             return x * (step.factor * by)
-        return x * torch.where(by < torch.finfo(by.dtype).tiny, 0.0, step.factor / by)
+        return x * torch.where(by < max(step.floor, torch.finfo(by.dtype).tiny), 0.0, step.factor / by)
     if isinstance(step, Activate):
         return (torch.relu(x) if step.kind == "relu" else (x > 0).to(x.dtype)).mul_(step.scale)
     if not tables:
@@ -224,10 +225,11 @@ def _launch(
     *,
     by: torch.Tensor | None = None,
     factor: float | None = None,
+    floor: float = 0.0,
 ) -> torch.Tensor:
     """Compute a step whose operands are transforms into `out`; `tables` keeps its draws on the device.
 
-    With a `factor` every row gets the norm factor · `by` (1 if None).
+    With a `factor` every row gets the norm factor · `by` (1 if None), or 0 if it was below `floor`.
     """
     a, b = transforms[0].rows, transforms[-1].rows
     n_a, n_b = _orders(a, b)
@@ -239,7 +241,7 @@ def _launch(
     grid = (min(blocks, _processors(out.device) * PROGRAMS_PER_PROCESSOR),)
     _kernel[grid](
         a, b, out, tables["a_signs"], tables["b_signs"], tables["a_rows"], tables["b_rows"], tables["weights"],
-        tables["matrices"], out if by is None else by, tables["scale"], 1.0 if factor is None else factor,
+        tables["matrices"], out if by is None else by, tables["scale"], 1.0 if factor is None else factor, floor,
         blocks, len(out), a.shape[1], b.shape[1], out.shape[1], a.stride(0), b.stride(0), out.stride(0),
         PRODUCT=isinstance(step, Product), WEIGHTED=tables["weighted"], ROWS=rows,
         NORMALIZE=factor is not None, BY=by is not None,
@@ -351,13 +353,14 @@ def _chosen(x, places, out, wanted, ROWS: tl.constexpr, M: tl.constexpr, N: tl.c
 
 
 @triton.jit
-def _with_norm(result, wanted, by, factor, row, n_rows, BY: tl.constexpr, ROWS: tl.constexpr):
+def _with_norm(result, wanted, by, factor, floor, row, n_rows, BY: tl.constexpr, ROWS: tl.constexpr):
     """Rows over their norms, taken apart from their largest entries as squares could overflow, times factor · by."""
     result = tl.where(wanted[None, :], result, 0.0)
     top = tl.max(tl.abs(result), axis=1)
     result = result / tl.where(top > 0, top, 1.0)[:, None]
     total = tl.sum(result * result, axis=1)
-    length = factor / tl.sqrt(tl.where(total > 0, total, 1.0))
+    root = tl.sqrt(tl.where(total > 0, total, 1.0))
+    length = tl.where(top * root < floor, 0.0, factor / root)
     if BY:
         rows = row + tl.arange(0, ROWS)
         length = length * tl.load(by + rows, mask=rows < n_rows, other=0.0).to(tl.float32)
@@ -378,7 +381,7 @@ def _store(
 
 @triton.jit
 def _kernel(
-    a_ptr, b_ptr, out_ptr, a_signs, b_signs, a_rows, b_rows, weights, matrices, by, scale, factor,
+    a_ptr, b_ptr, out_ptr, a_signs, b_signs, a_rows, b_rows, weights, matrices, by, scale, factor, floor,
     n_blocks, n_rows, a_features, b_features, m, a_stride, b_stride, out_stride,
     PRODUCT: tl.constexpr, WEIGHTED: tl.constexpr, ROWS: tl.constexpr, M: tl.constexpr, ONE_TILE: tl.constexpr,
     NORMALIZE: tl.constexpr, BY: tl.constexpr,
@@ -402,7 +405,7 @@ def _kernel(
             if NORMALIZE:
                 if WEIGHTED:
                     result = result * tl.load(weights + out, mask=out < m, other=0.0)[None, :]
-                result = _with_norm(result, out < m, by, factor, row, n_rows, BY, ROWS)
+                result = _with_norm(result, out < m, by, factor, floor, row, n_rows, BY, ROWS)
                 _store(result, out_ptr, weights, row, out, n_rows, m, out_stride, False, ROWS)
             else:
                 _store(result, out_ptr, weights, row, out, n_rows, m, out_stride, WEIGHTED, ROWS)

@@ -20,6 +20,7 @@ from ntkit.sketches.poly import PolySketch, PolySketchOperator, Span
 from ntkit.sketches.srht import SRHT, SRHTOperator
 from ntkit.sketches.tensor import TensorSRHT, TensorSRHTOperator
 
+_FLOOR = 1e-5  # norms of sketches of unit vectors below this are rounding errors of what cancelled
 Node: TypeAlias = tuple[int, ...]
 """An inner node (start, stop), or (degree, start, stop) for one that only one degree needs."""
 
@@ -255,8 +256,7 @@ class _Emitter:
             weights = root * _multinomial_roots(self.law.n_features, degree)
             return program.gather(self.monomials(degree), np.arange(len(weights), dtype=np.int32), weights)
         if self.operator.linear is not None and degree == 1:
-            value = self.operator.linear.emit(program, self.value)
-            value = value if self.law.normalize or self.norm is None else program.scale(value, self.norm, inverse=True)
+            value = self.unit(self.operator.linear.emit(program, self.value))
         else:
             value = self.tree(degree)
         return self.finished(value, root, linear=degree == 1)
@@ -267,8 +267,8 @@ class _Emitter:
         if self.law.normalize:
             norm = program.norm(value)
             if self.by is None:
-                return program.scale(value, norm, factor=root, inverse=True)
-            return program.scale(value, program.scale(self.by, norm, inverse=True), factor=root)
+                return program.scale(value, norm, factor=root, inverse=True, floor=_FLOOR)
+            return program.scale(value, program.scale(self.by, norm, inverse=True, floor=_FLOOR), factor=root)
         if linear and self.by is not None:
             return program.scale(value, self.by, factor=root)
         return program.concatenate([value], [root])
@@ -285,10 +285,9 @@ class _Emitter:
         program = self.program
         if not self.operator.leaves:
             return self.scaled() if number == 0 and not self.law.normalize else self.unit(self.value)
-        value = self.operator.leaves[number].emit(program, self.value)
+        value = self.unit(self.operator.leaves[number].emit(program, self.value))
         if self.law.normalize:
-            return program.scale(value, program.norm(value), inverse=True)
-        value = self.unit(value)
+            return self.normalized(value)
         return value if number or self.by is None else program.scale(value, self.by)
 
     def unit(self, value: int) -> int:
@@ -320,7 +319,9 @@ class _Emitter:
         return self.normalized(self.nodes[start, stop].emit(self.program, *halves))
 
     def normalized(self, value: int) -> int:
-        return self.program.scale(value, self.program.norm(value), inverse=True) if self.law.normalize else value
+        if not self.law.normalize:
+            return value
+        return self.program.scale(value, self.program.norm(value), inverse=True, floor=_FLOOR)
 
 
 def _parts(degree: int) -> list[Span]:
