@@ -44,6 +44,7 @@ format: $(VENV)/dev
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/bench_exact_kernels.py
 	$(BIN)/python benchmarks/bench_sketches.py --plot docs/polynomial_sketch.png
+	for question in errors speed learning; do $(BIN)/python benchmarks/bench_ntk_features.py $$question || exit 1; done
 
 clean:
 	rm -rf $(VENV) .venv-neural-tangents build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -74,7 +74,7 @@ def kernel_error(
     else:
         rule = "given (a name such as 'ntk', a network or a function) for a map that is not ntkit's"
         raise TypeError(message("kernel_error", "kernel", rule, kernel))
-    return _relative(K, feature_map.transform(rows))
+    return _relative(K, _plain(feature_map.transform(rows)))
 
 
 def spectral_error(K: Any, Z: Any, lam: float) -> float:
@@ -196,15 +196,15 @@ def suggest_n_components(
     tried = (0, np.inf)
     m = min(32, maximum)
     while True:
-        maps = [
-            clone(feature_map).set_params(
+        errors = []
+        for i in range(_SEEDS):
+            trial = clone(feature_map).set_params(
                 n_components=m, random_state=_seed(keyed(seed, "map", i)), **feature_map._on_resizing
             )
-            for i in range(_SEEDS)
-        ]
-        features = [m_.fit(rows).transform(rows) for m_ in maps]
-        K = maps[0]._kernel(_plain(rows)) if K is None else K
-        error = float(np.sqrt(np.mean([_relative(K, Z) ** 2 for Z in features])))
+            Z = trial.fit(rows).transform(rows)
+            K = trial._kernel(_plain(rows)) if K is None else K
+            errors.append(_relative(K, _plain(Z)))
+        error = float(np.sqrt(np.mean(np.square(errors))))
         if error <= target:
             break
         if m == maximum:
@@ -249,7 +249,9 @@ def _sample(X: Any, n_samples: int, seed: np.random.SeedSequence, owner: str) ->
         import torch
 
         return X[torch.from_numpy(chosen).to(X.device)]
-    return X[chosen] if _array.is_numpy(X) else X.tocsr()[chosen]
+    if _array.is_sparse(X):
+        return X.tocsr()[chosen]
+    return np.asarray(X)[chosen]
 
 
 def _kernel_matrix(K: Any, owner: str) -> Array:

@@ -25,10 +25,8 @@ from ntkit.sketches.series import PaddedOperator, PaddedSeries, SeriesOperator, 
 from ntkit.sketches.srht import SRHTOperator
 from ntkit.sketches.tensor import TensorSRHTOperator
 
-_WHOLE, _BLOCK = (
-    1024,
-    256,
-)  # up to so many features all directions of a block are orthogonal, beyond so many: QR is slow
+_WHOLE = 1024  # features up to which all directions of a block are orthogonal to each other
+_BLOCK = 256  # directions of a block beyond that: QR takes time with the square of it
 
 
 @dataclass(frozen=True)
@@ -151,9 +149,9 @@ def emit_walk(
                 product = normed(program, product, by, length=number**0.5, normalize=True)
             parts = [product, forward]
             if layer.mix is not None:
-                mixed = layer.mix.emit(program, program.concatenate(parts))
-                length = (number + 1) ** 0.5
-                parts = [normed(program, mixed, by, had=by, length=length, normalize=normalize)]
+                parts = [layer.mix.emit(program, program.concatenate(parts))]
+                if normalize and layer.mix.n_components > 1:  # of one component, made of two, only a sign would stay
+                    parts = [normed(program, parts[0], by, length=(number + 1) ** 0.5, normalize=True)]
             if number < len(layers):
                 psi = State(parts[0] if len(parts) == 1 else program.concatenate(parts), by)
         phi = State(forward, by)
@@ -170,17 +168,7 @@ def draw_directions(
     vectors, in independent blocks.
     """
     if law == "orthogonal":
-        block = n_features if n_features <= _WHOLE else _BLOCK
-        out = np.empty((size, n_features), np.float32)
-
-        def draw(start: int) -> None:
-            stop = min(start + block, size)
-            rows = haar(generator(seed, "block", start // block), n_features, stop - start)
-            out[start:stop] = n_features**0.5 * rows
-
-        # One block per thread: QR on several threads waits for all of them at every column.
-        run_on_threads(draw, range(0, size, block))
-        return out
+        return _orthogonal(seed, n_features, size)
     rng = generator(seed, "directions")
     if law == "leverage" and sampler == "gibbs":
         w = gibbs(keyed(seed, "gibbs"), n_features=n_features, size=size, sweeps=sweeps)
@@ -191,10 +179,32 @@ def draw_directions(
     return w.astype(np.float32)
 
 
-def haar(rng: np.random.Generator, n_features: int, size: int) -> np.ndarray:
-    """`size` ≤ d orthonormal rows, uniformly distributed: QR of a Gaussian matrix, the diagonal of R made positive."""
-    q, r = np.linalg.qr(rng.standard_normal((n_features, size)))
-    return (q * np.where(np.diagonal(r) < 0, -1.0, 1.0)).T
+def _orthogonal(seed: np.random.SeedSequence, n_features: int, size: int) -> np.ndarray:
+    """√d times rows that are orthonormal in blocks; one task draws a few small blocks or a large one."""
+    block = n_features if n_features <= _WHOLE else _BLOCK
+    at_once = max(_BLOCK // block, 1)
+    out = np.empty((size, n_features), np.float32)
+
+    def draw(start: int) -> None:
+        stop = min(start + at_once * block, size)
+        rng, count = generator(seed, "block", start // block), -(-(stop - start) // block)
+        rows = haar(rng, n_features, (count, block))
+        out[start:stop] = n_features**0.5 * rows.reshape(-1, n_features)[: stop - start]
+
+    # Each on its own thread: QR on several threads waits for all of them at every column.
+    run_on_threads(draw, range(0, size, at_once * block))
+    return out
+
+
+def haar(rng: np.random.Generator, n_features: int, shape: int | tuple[int, ...]) -> np.ndarray:
+    """Orthonormal rows, uniformly distributed: `shape` of them, or (…, n), n ≤ d for each of several matrices.
+
+    QR of Gaussian matrices, the diagonal of R made positive.
+    """
+    *leading, size = (shape,) if isinstance(shape, int) else shape
+    q, r = np.linalg.qr(rng.standard_normal((*leading, n_features, size)))
+    signs = np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)
+    return np.swapaxes(q * signs[..., None, :], -2, -1)
 
 
 def gibbs(seed: np.random.SeedSequence, *, n_features: int, size: int, sweeps: int) -> np.ndarray:

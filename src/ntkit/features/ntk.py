@@ -61,21 +61,22 @@ class NTKPolynomialSketch(ReLUMap):
     depth : int
         Number L of ReLU layers.
     n_components : int
-        Number of features. (Fewer come out if the monomials of all degrees are fewer, for rows of one to four
-        features.)
+        Number of features. (Fewer come out if the monomials of all degrees are fewer, as for rows of one to four
+        features or a low degree: the map is then exact.)
     degree : int or "auto"
         Highest degree; "auto" takes the smallest that reaches `tol`, up to 128.
     tol : float or None
-        For ``degree="auto"``: bound for max |Σ a_j t^j − K(t)| / K(1). None: 0.005 (L + 1), which lies well below the
-        error of the sketch for up to some 10⁴ components; for rows of at most 32 features, whose kernel matrices
-        have many small eigenvalues that only high degrees give, 0.002 (L + 1).
+        For ``degree="auto"``: bound for max |Σ a_j t^j − K(t)| / K(1). None: 0.005 (L + 1), at most 0.05, which lies
+        well below the error of the sketch for up to some 10⁴ components; for rows of at most 32 features, whose
+        kernel matrices have many small eigenvalues that only high degrees give, 0.002 (L + 1), at most 0.02.
     kind : {"ntk", "nngp"}
         Kernel of a trained network, or of its random initialization.
     width : int or None
         Size of the inner nodes of the trees; None: a quarter of `n_components`, 256 at least.
     normalize : bool
-        Whether sketches are divided by their norms, so that ‖Z(x)‖² = (L + 1)‖x‖² exactly. Without it Z(x)·Z(y) is an
-        unbiased estimate of the fitted kernel, with a larger error, above all for similar rows.
+        Whether sketches are divided by their norms, so that ‖Z(x)‖² = (L + 1)‖x‖² exactly; the price is a bias of order
+        1/width. Without it Z(x)·Z(y) is an unbiased estimate of ‖x‖‖y‖ Σ a_j cos(x, y)^j, with a larger error, above
+        all for similar rows.
     replace : bool
         Whether rows of Hadamard matrices are drawn independently, as in the paper; see
         :class:`~ntkit.sketches.TensorSRHT`.
@@ -100,7 +101,8 @@ class NTKPolynomialSketch(ReLUMap):
 
     Notes
     -----
-    The variance of Z(x)·Z(y) is about ‖x‖²‖y‖² (Σ' a_j)² / m', the sum over sketched degrees, m' their components.
+    The variance of Z(x)·Z(y) is about ‖x‖²‖y‖² (Σ' a_j)² / m', the sum over sketched degrees, m' their components; less
+    for similar rows, down to 0 for equal ones. Without `normalize` it is several times that for similar rows.
     O(p' (d log d + w log w) + m log m) per row, p' ≤ p − 1 + log₂ p for each sketched degree p, w the width;
     O(nnz(x)) instead of d log d if `fit` saw sparse rows.
 
@@ -149,6 +151,7 @@ class NTKPolynomialSketch(ReLUMap):
         name = type(self).__name__
         depth = check_int(self.depth, "depth", name, minimum=1)
         m = check_int(self.n_components, "n_components", name, minimum=1)
+        sparse = sparse and self.n_features_in_ > m  # few features are worth no projection
         kind = check_choice(self.kind, "kind", name, _KINDS)
         if self.tol is not None:
             check_real(self.tol, "tol", name, minimum=0)
@@ -157,8 +160,10 @@ class NTKPolynomialSketch(ReLUMap):
         for flag in ("normalize", "replace"):
             check_bool(getattr(self, flag), flag, name)
         if self.degree == "auto":
-            step = 0.002 if self.n_features_in_ <= _FEW else 0.005
-            degree = relu_degree(kind, depth, step * (depth + 1) if self.tol is None else self.tol)
+            tol = self.tol
+            if tol is None:
+                tol = (0.002 if self.n_features_in_ <= _FEW else 0.005) * min(depth + 1, 10)
+            degree = relu_degree(kind, depth, tol)
         elif isinstance(self.degree, str):
             raise ValueError(message(name, "degree", "an int ≥ 1 or 'auto'", self.degree))
         else:
@@ -234,7 +239,7 @@ class NTKSketch(ReLUMap):
         Components of φ^(ℓ) (r) and of Q²(…) (s; in "paper" of ψ^(ℓ) after mixing) in the layers before the last;
         None: `n_components`.
     derivative_components : int or None
-        Components of φ̇^(ℓ) (s); None: `n_components`.
+        Components of φ̇^(ℓ) (s); None: `n_components`, in "paper" `ntk_components`.
     poly_components, derivative_poly_components : int or None
         For "paper": components of the PolySketches for κ₁ (m) and κ₀ (n₁); None: `n_components`.
     projection : bool
@@ -243,7 +248,7 @@ class NTKSketch(ReLUMap):
     normalize : bool
         Whether φ^(ℓ), φ̇^(ℓ) and products are divided by their norms, which are known: ‖Z(x)‖² = (L + 1)‖x‖² exactly
         (but for `projection`), and errors do not build up with depth. ``variant="paper", series="taylor",
-        normalize=False, projection=True, replace=True`` is Algorithm 1 to the letter.
+        normalize=False, projection=True, replace=True`` is Algorithm 1 to the letter, but that P(1) = 1.
     replace : bool
         Whether rows of Hadamard matrices are drawn independently, as in the paper.
     batch_size : int or None
@@ -266,9 +271,9 @@ class NTKSketch(ReLUMap):
     Notes
     -----
     Theorem 1 of [1]_: for suitable sizes |Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y) with probability 1 − δ, with
-    O(ε⁻² log 1/δ) components. Unbiased for L = 1 without `normalize` (of the kernel with polynomials in place of κ₀ and
-    κ₁). For fully connected networks :class:`NTKPolynomialSketch` is faster and more accurate; this map is the one
-    that extends to networks with more structure.
+    O(ε⁻² log 1/δ) components. "split" is unbiased for L = 1 without `normalize` (for the kernel with polynomials in
+    place of κ₀ and κ₁). For fully connected networks :class:`NTKPolynomialSketch` is faster and more accurate; this
+    map is the one that extends to networks with more structure.
 
     References
     ----------
@@ -330,12 +335,14 @@ class NTKSketch(ReLUMap):
 
     def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
         sizes = self._sizes()
+        sparse = sparse and self.n_features_in_ > sizes.m  # few features are worth no projection
         d = size = psi = self.n_features_in_
         self._first: OSNAPOperator | SRHTOperator | None = None
         self._lift: OSNAPOperator | SRHTOperator | None = None
         if sizes.paper:
             self._first = self._input(d, sizes.r, sparse=sparse).sample(keyed(seed, "first"))
-            self._lift = SRHT(sizes.r, sizes.s, replace=self.replace).sample(keyed(seed, "lift"))
+            if self.kind == "ntk":
+                self._lift = SRHT(sizes.r, sizes.s, replace=self.replace).sample(keyed(seed, "lift"))
             size, psi = sizes.r, sizes.s
         elif sparse and self.kind == "ntk":
             self._lift = self._input(d, sizes.s, sparse=True).sample(keyed(seed, "lift"))
@@ -458,8 +465,8 @@ class NTKRandomFeatures(ReLUMap):
         which are the leverage-score features of Eq. 15, with a spectral guarantee at L = 1 (Theorem 3).
         "orthogonal": √d times orthonormal directions, in blocks of d (of 256 if d > 1024), for a smaller variance.
     sampler : {"exact", "gibbs"}
-        How "leverage" draws: directly (the direction of w with density ∝ ‖w‖² e^{−‖w‖²/2} is uniform), or by Gibbs
-        sampling, Algorithm 3, whose law tends to the same one.
+        How "leverage" draws (other laws have one way): directly (the direction of w with density ∝ ‖w‖² e^{−‖w‖²/2} is
+        uniform), or by Gibbs sampling, Algorithm 3, whose law tends to the same one.
     gibbs_sweeps : int
         Sweeps over all coordinates (T in Algorithm 3). One is close to the law, five cannot be told from it.
     kind : {"ntk", "nngp"}
@@ -567,7 +574,7 @@ class NTKRandomFeatures(ReLUMap):
 
         size = psi = self.n_features_in_
         self._lift = None
-        if sparse and kind == "ntk":
+        if sparse and size > m and kind == "ntk":  # few features are worth no projection
             self._lift = OSNAP(size, m, n_nonzeros=min(4, m)).sample(keyed(seed, "lift"))
             psi = m
         layers = []

@@ -18,7 +18,8 @@ from ntkit._validation import check_int, check_same_library, describe, message, 
 from ntkit.sketches._program import Dense, Norm, Program
 
 AnyOperator = TypeVar("AnyOperator", bound="Operator")
-_CACHED = ("_power", "_tensor", "_programs")  # made anew where an operator is unpickled
+# made anew where an operator is unpickled
+_CACHED = ("_power", "_tensor", "_programs", "_diagonal", "_diagonals", "_weights", "_in_order")
 _LARGEST_MATRIX = 2**24  # entries that `matrix` will write out
 
 

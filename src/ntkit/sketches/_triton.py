@@ -139,25 +139,29 @@ def _normalized(program: Program) -> dict[int, tuple[int, int | None, float, flo
 def _elementwise(step: Any, read: list[torch.Tensor], tables: dict[str, Any]) -> torch.Tensor:
     """Steps that torch computes in one or two passes; `tables` keeps matrices and draws on the device."""
     x = read[0]
-    if isinstance(step, Norm):  # summed in float64: squares cannot overflow
-        return torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64).to(x.dtype)
+    if isinstance(step, Norm):  # summed in float64: squares cannot overflow; halves could not hold the result
+        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64)
+        return norm if x.dtype == torch.float64 else norm.float()
     if isinstance(step, Scale):
         by = read[1]
-        if not step.inverse:
-            return x * (step.factor * by)
-        return x * torch.where(by < max(step.floor, torch.finfo(by.dtype).tiny), 0.0, step.factor / by)
+        if step.inverse:
+            factors = torch.where(by < max(step.floor, torch.finfo(by.dtype).tiny), 0.0, step.factor / by)
+        else:
+            factors = step.factor * by
+        return (x * factors).to(x.dtype)
     if isinstance(step, Activate):
         return (torch.relu(x) if step.kind == "relu" else (x > 0).to(x.dtype)).mul_(step.scale)
-    if not tables:
-        if isinstance(step, Dense):
-            tables["matrix"] = torch.tensor(step.matrix.T, dtype=x.dtype, device=x.device).contiguous()
-        else:
-            rows = [step.rows] if isinstance(step, Gather) else [step.a_rows, step.b_rows]
-            tables["rows"] = [torch.tensor(r, dtype=torch.int32, device=x.device) for r in rows]
-            weights = step.weights if isinstance(step, Gather) else step.scale
-            tables["weights"] = torch.tensor(weights, dtype=x.dtype, device=x.device)
     if isinstance(step, Dense):
+        if not tables:
+            tables |= {"matrix": torch.tensor(step.matrix.T, dtype=x.dtype, device=x.device).contiguous()}
         return torch.matmul(x, tables["matrix"])
+    if not tables:
+        rows = [step.rows] if isinstance(step, Gather) else [step.a_rows, step.b_rows]
+        weights = step.weights if isinstance(step, Gather) else step.scale
+        tables |= {
+            "rows": [torch.tensor(r, dtype=torch.int32, device=x.device) for r in rows],
+            "weights": torch.tensor(weights, dtype=x.dtype, device=x.device),
+        }
     picked = [torch.index_select(y, 1, r) for y, r in zip(read, tables["rows"], strict=True)]
     result = picked[0].mul_(tables["weights"])
     return result if len(picked) == 1 else result.mul_(picked[1])

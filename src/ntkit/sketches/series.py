@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import combinations_with_replacement
-from math import comb, factorial, prod
-from typing import Any, TypeAlias
+from math import comb
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -253,7 +252,7 @@ class _Emitter:
             constant = program.constant(np.full(size, root * size**-0.5))
             return constant if self.by is None else program.scale(constant, self.by)
         if degree in budget.exact:
-            weights = root * _multinomial_roots(self.law.n_features, degree)
+            weights = root * _monomials(self.law.n_features, degree).roots
             return program.gather(self.monomials(degree), np.arange(len(weights), dtype=np.int32), weights)
         if self.operator.linear is not None and degree == 1:
             value = self.unit(self.operator.linear.emit(program, self.value))
@@ -277,8 +276,8 @@ class _Emitter:
         """All x_{i₁} ⋯ x_{i_j}, i₁ ≤ … ≤ i_j, times `by`, without their weights."""
         if degree == 1:
             return self.scaled()
-        tails, heads = _monomial_tables(self.law.n_features, degree)
-        return self.program.product(self.monomials(degree - 1), tails, self.leaf(1), heads, 1.0)
+        table = _monomials(self.law.n_features, degree)
+        return self.program.product(self.monomials(degree - 1), table.tails, self.leaf(1), table.heads, 1.0)
 
     def leaf(self, number: int) -> int:
         """Unit vector at a leaf; leaf 0 has the norm `by` instead, unless nodes are normalized."""
@@ -345,24 +344,34 @@ def _joined(parts: list[Span], i: int) -> Span:
     return parts[-2 - i][0], parts[-1][1]
 
 
-@lru_cache(maxsize=64)
-def _monomial_tables(n_features: int, degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every monomial of a degree ≥ 2 the number of the one without its first variable, and that variable."""
-    tails = {index: k for k, index in enumerate(_monomial_indices(n_features, degree - 1))}
-    indices = _monomial_indices(n_features, degree)
-    heads = np.array([index[0] for index in indices], dtype=np.int32)
-    return np.array([tails[index[1:]] for index in indices], dtype=np.int32), heads
+class _Monomials(NamedTuple):
+    """All x_{i₁} ⋯ x_{i_j}, i₁ ≤ … ≤ i_j, in lexicographic order.
+
+    `tails` is the number of each among those of degree j − 1 without its first variable, `heads` that variable, `leads`
+    its exponent, `roots` the square root of the multinomial coefficient j!/∏ αₖ!: ⟨x, y⟩^j is Σ_α (j!/∏ αₖ!) x^α y^α.
+    """
+
+    tails: np.ndarray
+    heads: np.ndarray
+    leads: np.ndarray
+    roots: np.ndarray
 
 
-@lru_cache(maxsize=64)
-def _monomial_indices(n_features: int, degree: int) -> list[tuple[int, ...]]:
-    return list(combinations_with_replacement(range(n_features), degree))
-
-
-def _multinomial_roots(n_features: int, degree: int) -> np.ndarray:
-    """√(j! / ∏ α_k!) of all monomials x^α: ⟨x, y⟩^j is the sum of their squares' products."""
-    counts = (prod(factorial(index.count(i)) for i in set(index)) for index in _monomial_indices(n_features, degree))
-    return np.sqrt([factorial(degree) / count for count in counts])
+@lru_cache(maxsize=256)
+def _monomials(n_features: int, degree: int) -> _Monomials:
+    """Monomials of a degree ≥ 1 from those of one degree less: x_i times all that begin with x_i or later."""
+    if degree == 1:
+        each = np.arange(n_features, dtype=np.int32)
+        ones = np.ones(n_features, dtype=np.int32)
+        return _Monomials(each, each, ones, np.ones(n_features))
+    before = _monomials(n_features, degree - 1)
+    starts = np.searchsorted(before.heads, np.arange(n_features))
+    sizes = len(before.heads) - starts
+    heads = np.repeat(np.arange(n_features, dtype=np.int32), sizes)
+    within = np.arange(len(heads)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    tails = (np.repeat(starts, sizes) + within).astype(np.int32)
+    leads = (1 + np.where(before.heads[tails] == heads, before.leads[tails], 0)).astype(np.int32)
+    return _Monomials(tails, heads, leads, before.roots[tails] * np.sqrt(degree / leads))
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -10,7 +11,7 @@ from ntkit._random import RandomState
 from ntkit._validation import check_bool
 from ntkit.sketches._base import Distribution, ProgramOperator
 from ntkit.sketches._draws import draw_rows, draw_signs
-from ntkit.sketches._program import Program, power_of_two
+from ntkit.sketches._program import Floats, Program, power_of_two
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,14 @@ class SRHTOperator(ProgramOperator):
     def __init__(self, *, signs: np.ndarray, rows: np.ndarray):
         self.signs, self.rows = signs, rows
         self.factors, self.n_components = (len(signs),), len(rows)
-        self._diagonal = signs.astype(np.float64)
-        self._weights = np.full(len(rows), len(rows) ** -0.5)
+
+    @cached_property
+    def _diagonal(self) -> Floats:
+        return self.signs.astype(np.float64)
+
+    @cached_property
+    def _weights(self) -> Floats:
+        return np.full(len(self.rows), len(self.rows) ** -0.5)
 
     def emit(self, program: Program, *values: int, factor: float = 1.0) -> int:
         """Append the map, times a factor."""

@@ -16,7 +16,7 @@ from ntkit._validation import check_bool, check_int, message
 from ntkit.sketches._agnostic import hadamard
 from ntkit.sketches._base import Distribution, Operator, ProgramOperator, check_rows, execute
 from ntkit.sketches._draws import draw_rows, draw_signs
-from ntkit.sketches._program import Floats, Program, power_of_two
+from ntkit.sketches._program import Floats, Ints, Program, power_of_two
 from ntkit.sketches.countsketch import CountSketch, OSNAPOperator
 
 
@@ -116,9 +116,18 @@ class TensorSRHTOperator(ProgramOperator):
     def __init__(self, *, signs: tuple[np.ndarray, ...], rows: tuple[np.ndarray, ...]):
         self.signs, self.rows = signs, rows
         self.factors, self.n_components = tuple(len(s) for s in signs), len(rows[0])
-        self._diagonals = tuple(s.astype(np.float64) for s in signs)
-        self._weights = np.full(self.n_components, self.n_components**-0.5)
-        self._in_order = np.arange(self.n_components, dtype=np.int32)
+
+    @cached_property
+    def _diagonals(self) -> tuple[Floats, ...]:
+        return tuple(s.astype(np.float64) for s in self.signs)
+
+    @cached_property
+    def _weights(self) -> Floats:
+        return np.full(self.n_components, self.n_components**-0.5)
+
+    @cached_property
+    def _in_order(self) -> Ints:
+        return np.arange(self.n_components, dtype=np.int32)
 
     def emit(self, program: Program, *values: int, factor: float = 1.0) -> int:
         """Append the map, times a factor."""
