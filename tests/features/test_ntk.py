@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -462,3 +463,61 @@ def test_directions(law, n_features, size):
         for start in range(0, size, n_features):
             block = w[start : start + n_features].astype(np.float64)
             np.testing.assert_allclose(block @ block.T, n_features * np.eye(len(block)), atol=1e-5)
+
+
+def test_a_very_deep_kernel_is_still_approximated(rng):
+    X = rng.standard_normal((100, 50))
+    for depth in (30, 160):
+        features = NTKPolynomialSketch(depth=depth, n_components=1024, random_state=0).fit(X)
+        assert features.degree_ > 16
+        assert features.estimate_error(X) < 0.2
+
+
+@pytest.mark.parametrize("law", [NTKPolynomialSketch, NTKSketch, NTKRandomFeatures])
+def test_one_component_is_the_same_in_both_precisions(law, rng):
+    X = rng.standard_normal((200, 6)).astype(np.float32)
+    features = law(n_components=1, random_state=0).fit(X)
+    single, double = features.transform(X), features.transform(X.astype(np.float64))
+    np.testing.assert_allclose(single, double, atol=1e-4 * np.abs(double).max())
+
+
+@pytest.mark.parametrize("law", [NTKPolynomialSketch, NTKSketch, NTKRandomFeatures])
+def test_sparse_rows_of_few_features_get_the_map_of_dense_rows(law, rng):
+    X = rng.standard_normal((20, 5))
+    dense = law(n_components=64, random_state=0).fit(X)
+    sparse = law(n_components=64, random_state=0).fit(sp.csr_array(X))
+    np.testing.assert_array_equal(sparse.transform(X), dense.transform(X))
+
+
+def test_many_monomials_of_few_features_take_little_memory_and_are_exact(rng):
+    X = rng.standard_normal((4, 3))
+    features = NTKPolynomialSketch(n_components=16384, degree=128, random_state=0).fit(X)
+    assert len(features.budget_.exact) > 5
+    t = X @ X.T / np.outer(*[np.linalg.norm(X, axis=1)] * 2)
+    norms = np.outer(*[np.linalg.norm(X, axis=1)] * 2)
+    Z = features.transform(X)
+    start = 0
+    for degree, size in features.budget_.exact.items():
+        if all(j in features.budget_.exact for j in features.budget_.coefficients if j < degree):
+            part = Z[:, start : start + size]
+            expected = features.coefficients_[degree] * t**degree * norms
+            np.testing.assert_allclose(part @ part.T, expected, atol=1e-10)
+            start += size
+
+
+def test_pickles_hold_the_draws_alone(rng):
+    X = rng.standard_normal((4, 784))
+    features = NTKPolynomialSketch(n_components=4096, random_state=0).fit(X)
+    draws = sum(
+        sum(r.nbytes + s.nbytes for r, s in zip(n.rows, n.signs, strict=True)) for _, n in features.sketch_.nodes
+    )
+    features.transform(X)
+    assert len(pickle.dumps(features)) < 1.2 * draws + 20000
+
+
+def test_errors_can_be_estimated_whatever_the_output_is_set_to(rng):
+    X = rng.standard_normal((60, 10))
+    features = NTKRandomFeatures(n_components=256, random_state=0).fit(X)
+    expected = features.estimate_error(X)
+    assert features.set_output(transform="pandas").estimate_error(X) == pytest.approx(expected)
+    assert features.suggest_n_components(X, 0.3) > 0

@@ -39,6 +39,7 @@ from ntkit.sketches._program import (
 
 LONGEST = 16384  # entries of a row that one program transforms
 TILE = 2048  # entries of all rows that a program takes at a time, if rows are shorter
+WIDEST = 4096  # coordinates of a result, longer than its transforms, that a program has at a time
 PER_WARP = 2048  # entries per warp, of four warps at least
 PROGRAMS_PER_PROCESSOR = 16  # each takes many rows, while it loads the next ones; 4 to 32 made little difference
 SMALL = 2**28  # bytes that are worth no question how much memory is free: the driver takes its time to answer
@@ -216,9 +217,14 @@ def _computed(
     return _launch(in_order, [x], {} if tables is None else tables, out)
 
 
+def _tile(longest: int, size: int) -> int:
+    """Coordinates of the result that a kernel has at a time, where its transforms are as long as `longest`."""
+    return min(max(longest, WIDEST), max(16, power_of_two(size)))
+
+
 def _in_one_tile(transforms: list[_Transform], size: int) -> bool:
     """Whether a kernel has whole rows of the result at a time."""
-    return size <= max(_orders(transforms[0].rows, transforms[-1].rows))
+    return size <= _tile(max(_orders(transforms[0].rows, transforms[-1].rows)), size)
 
 
 def _launch(
@@ -249,7 +255,7 @@ def _launch(
         blocks, len(out), a.shape[1], b.shape[1], out.shape[1], a.stride(0), b.stride(0), out.stride(0),
         PRODUCT=isinstance(step, Product), WEIGHTED=tables["weighted"], ROWS=rows,
         NORMALIZE=factor is not None, BY=by is not None,
-        M=min(longest, max(16, power_of_two(out.shape[1]))), ONE_TILE=out.shape[1] <= longest,
+        M=_tile(longest, out.shape[1]), ONE_TILE=out.shape[1] <= _tile(longest, out.shape[1]),
         A1=_fold(n_a), A2=n_a // _fold(n_a), B1=_fold(n_b), B2=n_b // _fold(n_b),
         PARTS=_PARTS[out.dtype], PART=tl.bfloat16 if out.is_cuda else tl.float32,
         num_warps=max(4, rows * longest // PER_WARP), num_stages=3 if longest <= 4096 else 2 if longest <= 8192 else 1,
