@@ -219,7 +219,8 @@ def _computed(
 
 def _tile(longest: int, size: int) -> int:
     """Coordinates of the result that a kernel has at a time, where its transforms are as long as `longest`."""
-    return min(max(longest, WIDEST), max(16, power_of_two(size)))
+    widest = min(4 * longest, max(longest, WIDEST)) if longest >= 1024 else longest  # of short ones there are many rows
+    return min(widest, max(16, power_of_two(size)))
 
 
 def _in_one_tile(transforms: list[_Transform], size: int) -> bool:
