@@ -11,12 +11,15 @@ from ntkit.demo import ridge_predictions
 from ntkit.display import plot_relu_ntk
 from ntkit.kernels import relu_ntk
 
+NAMES = ("linear", "RBF", "NTK", "features")
+
 
 def test_demo_trains_reports_and_plots(tmp_path):
     command = [sys.executable, "-m", "ntkit.demo", "--output", str(tmp_path / "new" / "folder")]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    accuracy = {name: float(re.search(rf"^{name}\s.*?([\d.]+)%", out, re.M)[1]) for name in ("linear", "RBF", "NTK")}
+    accuracy = {name: float(re.search(rf"^{name}\s.*?([\d.]+)%", out, re.M)[1]) for name in NAMES}
     assert accuracy["NTK"] > 98
+    assert accuracy["features"] > 97
     assert accuracy["NTK"] > accuracy["linear"] + 3
     plot = tmp_path / "new" / "folder" / "relu_ntk.png"
     assert str(plot) in out

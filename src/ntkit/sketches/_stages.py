@@ -19,8 +19,8 @@ from ntkit.sketches import _numba
 from ntkit.sketches._lanes import aligned, lanes
 from ntkit.sketches._program import Concatenate, Constant, Dense, Load, Product, Program, Scale, Step, operands
 
-TILE = 2**23  # bytes of results between stages that a thread holds
-FEWEST, MOST = 64, 512  # rows of a tile: BLAS repacks the matrix for each, and has fewer rows to share that with
+TILE = 2**25  # bytes of results between stages that a thread holds
+FEWEST, MOST = 64, 1024  # rows of a tile: BLAS repacks the matrix for each, and has fewer rows to share that with
 
 
 @dataclass(frozen=True, eq=False)
