@@ -31,7 +31,7 @@ _BLOCK = 256  # directions of a block beyond that: QR takes time with the square
 
 @dataclass(frozen=True)
 class State:
-    """A value whose norm is about that of `unit` times the one coordinate of the value `norm` (None: 1)."""
+    """A value, and the value of size 1 that is about its norm (None: 1; ψ^(ℓ) has √(ℓ + 1) times that)."""
 
     value: int
     norm: int | None
@@ -134,7 +134,7 @@ def emit_walk(
     norm = program.norm(x) if normalize or not homogeneous else None
     phi = State(x if first is None else first.emit(program, x), norm)
     psi = State(phi.value if lift is None else lift.emit(program, phi.value), norm)
-    parts: list[int] = [psi.value]
+    parts: list[int] = []
     for number, layer in enumerate(layers, 1):
         by = norm if homogeneous or number == len(layers) else None
         forward = layer.forward.emit(program, phi, by)
