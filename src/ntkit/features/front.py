@@ -30,10 +30,10 @@ class NTKFeatures(FeatureMap):
     n_components : int
         Number of features.
     method : {"auto", "polynomial", "random", "sketch", "gradient"}
-        "auto" picks the most accurate map by the measurements in ``docs/design/ntk-features.md``: for fully connected
-        networks that is "polynomial" at every number of features, depth and size. The others are
-        :class:`NTKPolynomialSketch`, :class:`NTKRandomFeatures`,
-        :class:`NTKSketch` and :class:`GradientFeatures` with their defaults.
+        "auto" picks the map with the smallest relative error by the measurements in ``docs/design/ntk-features.md``:
+        for fully connected networks that is "polynomial" at every number of features, depth and size. The others are
+        :class:`NTKPolynomialSketch`, :class:`NTKRandomFeatures`, :class:`NTKSketch` and :class:`GradientFeatures`
+        with their defaults.
     batch_size : int or None
         Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
     random_state : None, int, RandomState or Generator

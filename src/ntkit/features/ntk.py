@@ -49,7 +49,7 @@ class ReLUMap(ProgramMap):
 
 
 class NTKPolynomialSketch(ReLUMap):
-    """Features of the NTK by one sketched polynomial: the most accurate map for rows of more than a few features.
+    """Features of the NTK by one sketched polynomial: the map with the smallest error of the kernel.
 
     NTK(x, y) = ‖x‖‖y‖ K(cos(x, y)) with K = K_relu^(L). A polynomial Σ a_j t^j with a_j ≥ 0 and Σ a_j = K(1) is fitted
     to K (Remark 1 of [1]_), and its degrees share the components in proportion to a_j: Z(x) = ‖x‖ ⊕_j √a_j Z_j(x/‖x‖),
