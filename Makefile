@@ -16,16 +16,16 @@ $(VENV)/base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "ntkit needs Python >= 3.11; say make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[plot]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[plot,cli]'
 	touch $@
 
 $(VENV)/dev: $(VENV)/base
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[plot,torch,test,lint]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[plot,cli,dask,torch,test,lint]'
 	touch $@
 
 demo: $(VENV)/base
-	$(BIN)/python -m ntkit.demo --output demo
+	$(BIN)/ntkit demo --output demo
 
 test: $(VENV)/dev
 	@# numba's cache does not notice a change in another file that it has inlined

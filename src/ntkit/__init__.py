@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ntkit import diagnostics, display, features, kernels, networks, sketches
+    from ntkit import diagnostics, display, features, kernels, models, networks, sketches
     from ntkit.features import (
         GradientFeatures,
         NTKFeatures,
@@ -19,34 +19,52 @@ if TYPE_CHECKING:
         NTKRandomFeatures,
         NTKSketch,
         PolynomialSketch,
+        RandomFourierFeatures,
     )
     from ntkit.kernels import network_kernel
+    from ntkit.models import (
+        FeatureRidge,
+        FeatureRidgeClassifier,
+        FeatureRidgeSearch,
+        FeatureRidgeSearchClassifier,
+    )
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("diagnostics", "display", "features", "kernels", "networks", "sketches")
+_SUBMODULES = ("diagnostics", "display", "features", "kernels", "models", "networks", "sketches")
 _NAMES = {
+    "FeatureRidge": "ntkit.models",
+    "FeatureRidgeClassifier": "ntkit.models",
+    "FeatureRidgeSearch": "ntkit.models",
+    "FeatureRidgeSearchClassifier": "ntkit.models",
     "GradientFeatures": "ntkit.features",
     "NTKFeatures": "ntkit.features",
     "NTKPolynomialSketch": "ntkit.features",
     "NTKRandomFeatures": "ntkit.features",
     "NTKSketch": "ntkit.features",
     "PolynomialSketch": "ntkit.features",
+    "RandomFourierFeatures": "ntkit.features",
     "network_kernel": "ntkit.kernels",
 }
 
 __all__ = [
+    "FeatureRidge",
+    "FeatureRidgeClassifier",
+    "FeatureRidgeSearch",
+    "FeatureRidgeSearchClassifier",
     "GradientFeatures",
     "NTKFeatures",
     "NTKPolynomialSketch",
     "NTKRandomFeatures",
     "NTKSketch",
     "PolynomialSketch",
+    "RandomFourierFeatures",
     "__version__",
     "diagnostics",
     "display",
     "features",
     "kernels",
+    "models",
     "network_kernel",
     "networks",
     "sketches",

@@ -36,6 +36,11 @@ def is_sparse(x: object) -> bool:
     return bool(issparse(x))
 
 
+def is_dask(x: object) -> bool:
+    """Whether `x` is a Dask array, data frame or series."""
+    return type(x).__module__.partition(".")[0] in ("dask", "dask_expr") and hasattr(x, "__dask_graph__")
+
+
 def is_array(x: object) -> bool:
     """Whether `x` is an array of some array library (lists, data frames and sparse rows are not)."""
     return bool(compat.is_array_api_obj(x)) and not is_sparse(x)

@@ -128,6 +128,13 @@ def with_progress(items: Sequence[T], name: str | None) -> Iterable[T]:
     return tqdm(items, desc=name)
 
 
+def progress_bar(name: str | None, total: int | None) -> Any:
+    """A progress bar over rows, to be updated by hand; one that shows nothing if `name` is None."""
+    from tqdm.auto import tqdm
+
+    return tqdm(desc=name, total=total, unit=" rows", unit_scale=True, disable=name is None)
+
+
 @lru_cache(maxsize=1)
 def _blas_controller() -> Any:
     from threadpoolctl import ThreadpoolController

@@ -1,5 +1,6 @@
 """Feature maps: scikit-learn transformers whose inner products approximate a kernel."""
 
+from ntkit.features.fourier import RandomFourierFeatures
 from ntkit.features.front import NTKFeatures
 from ntkit.features.gradient import GradientFeatures
 from ntkit.features.ntk import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
@@ -12,4 +13,5 @@ __all__ = [
     "NTKRandomFeatures",
     "NTKSketch",
     "PolynomialSketch",
+    "RandomFourierFeatures",
 ]

@@ -108,6 +108,36 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             self, X, target_error, n_samples=n_samples, maximum=maximum, random_state=random_state
         )
 
+    def transform(self, X: Any) -> Array:
+        """Return the features of the rows of X.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features)
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            A torch tensor on the device of X if X is one, a Dask array with the row chunks of X if X is a Dask array
+            or data frame, else a NumPy array; float32 for float32.
+        """
+        if _array.is_dask(X):
+            from ntkit.distributed import map_rows
+
+            check_is_fitted(self)
+            return map_rows(self.transform, X, n_columns=self._n_features_out)
+        return self._transform(self._check_rows(X, reset=False))
+
+    @abstractmethod
+    def _transform(self, X: Array) -> Array:
+        """The features of rows that have been checked."""
+
+    def _new_seed(self) -> np.random.SeedSequence:
+        """Seed of the draws of a `fit`, remembered for files."""
+        seed = seed_sequence(self.random_state, owner=type(self).__name__)
+        self._seed = seed.entropy, seed.spawn_key, seed.pool_size
+        return seed
+
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         """Leave the estimator as it was if a fit fails."""
@@ -120,9 +150,13 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
             raise
 
     def _check_rows(self, X: Any, *, reset: bool) -> Array:
-        """Validate the rows of `fit` (`reset`) or `transform`."""
+        """Validate the rows of `fit` (`reset`; some of the rows of a Dask collection) or `transform`."""
         if not reset:
             check_is_fitted(self)
+        elif _array.is_dask(X):
+            from ntkit.distributed import first_rows
+
+            X = first_rows(X)
         if not _array.is_torch(X):
             return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
         X = check_data(X, "X", type(self).__name__)
@@ -173,26 +207,15 @@ class ProgramMap(FeatureMap):
         with self._all_or_nothing():
             if self.batch_size is not None:
                 check_int(self.batch_size, "batch_size", name, minimum=1)
-            seed = seed_sequence(self.random_state, owner=name)
+            seed = self._new_seed()
             X = self._check_rows(X, reset=True)
-            self._draw(seed, sparse=_array.is_sparse(X))
+            self._sparse = _array.is_sparse(X)
+            self._draw(seed, sparse=self._sparse)
             self._program = self._emit()
             self._n_features_out = self._program.n_outputs
         return self
 
-    def transform(self, X: Any) -> Array:
-        """Return the features of the rows of X.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
-
-        Returns
-        -------
-        array of shape (n_samples, n_components)
-            A torch tensor on the device of X if X is one, else a NumPy array; float32 for float32.
-        """
-        X = self._check_rows(X, reset=False)
+    def _transform(self, X: Array) -> Array:
         return execute(self._program, (X,), batch_size=self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:

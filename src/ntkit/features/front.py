@@ -5,9 +5,12 @@ from __future__ import annotations
 from numbers import Integral
 from typing import Any, Self
 
+import numpy as np
+
+from ntkit import _array
 from ntkit._array import Array
-from ntkit._random import RandomState, seed_sequence
-from ntkit._validation import check_choice, check_int
+from ntkit._random import RandomState
+from ntkit._validation import check_choice, check_int, check_real
 from ntkit.features._base import FeatureMap
 from ntkit.features.gradient import GradientFeatures
 from ntkit.features.ntk import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
@@ -20,8 +23,8 @@ _METHODS = ("auto", *_MAPS, "gradient")
 class NTKFeatures(FeatureMap):
     """Features of the NTK of a fully connected ReLU network, by the map that suits the data.
 
-    Z(x)·Z(y) ≈ NTK(x, y) = ‖x‖‖y‖ K_relu^(L)(cos(x, y)), and ‖Z(x)‖² = (L + 1)‖x‖². Scale columns (for example by
-    scikit-learn's ``StandardScaler``) before, as for any kernel.
+    Z(x)·Z(y) ≈ NTK(x, y) = ‖x‖‖y‖ K_relu^(L)(cos(x, y)), and ‖Z(x)‖² = (L + 1)‖x‖², of rows with `bias` appended. Scale
+    columns (for example by scikit-learn's ``StandardScaler``) before, as for any kernel.
 
     Parameters
     ----------
@@ -34,6 +37,10 @@ class NTKFeatures(FeatureMap):
         for fully connected networks that is "polynomial" at every number of features, depth and size. The others are
         :class:`NTKPolynomialSketch`, :class:`NTKRandomFeatures`, :class:`NTKSketch` and :class:`GradientFeatures`
         with their defaults.
+    bias : float ≥ 0 or "auto"
+        Constant appended to every row, so that functions need not be homogeneous in x: the kernel is
+        NTK((x, b), (y, b)), that of a network whose first layer has biases. "auto": √n_features, the norm of
+        a row of standardized columns, which serves tables well.
     batch_size : int or None
         Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
     random_state : None, int, RandomState or Generator
@@ -43,6 +50,8 @@ class NTKFeatures(FeatureMap):
     ----------
     method_ : str
         The method used.
+    bias_ : float
+        The constant appended; 0: none is.
     map_ : transformer
         The fitted map.
     n_features_in_ : int
@@ -67,12 +76,14 @@ class NTKFeatures(FeatureMap):
         n_components: int = 1024,
         *,
         method: str = "auto",
+        bias: float | str = 0.0,
         batch_size: int | None = None,
         random_state: RandomState = None,
     ):
         self.depth = depth
         self.n_components = n_components
         self.method = method
+        self.bias = bias
         self.batch_size = batch_size
         self.random_state = random_state
 
@@ -95,14 +106,19 @@ class NTKFeatures(FeatureMap):
         method = check_choice(self.method, "method", name, _METHODS)
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
-        seed = seed_sequence(self.random_state, owner=name)
-        shared: dict[str, Any] = {
-            "n_components": m,
-            "batch_size": self.batch_size,
-            "random_state": self.random_state if isinstance(self.random_state, Integral) else seed,
-        }
+        if self.bias != "auto":
+            check_real(self.bias, "bias", name, minimum=0)
         with self._all_or_nothing():
+            seed = self._new_seed()
+            shared: dict[str, Any] = {
+                "n_components": m,
+                "batch_size": self.batch_size,
+                "random_state": self.random_state if isinstance(self.random_state, Integral) else seed,
+            }
             X = self._check_rows(X, reset=True)
+            self._sparse = _array.is_sparse(X)
+            self.bias_ = float(self.n_features_in_) ** 0.5 if self.bias == "auto" else float(self.bias)
+            X = with_constant(X[:1], self.bias_)
             self.method_ = "polynomial" if method == "auto" else method
             if self.method_ == "gradient":
                 self.map_ = GradientFeatures(fully_connected(depth), **shared).fit(X)
@@ -111,22 +127,24 @@ class NTKFeatures(FeatureMap):
             self._n_features_out = self.map_._n_features_out
         return self
 
-    def transform(self, X: Any) -> Array:
-        """Return the features of the rows of X.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
-
-        Returns
-        -------
-        array of shape (n_samples, n_components)
-            A torch tensor on the device of X if X is one, else a NumPy array; float32 for float32.
-        """
-        X = self._check_rows(X, reset=False)
-        return self.map_.transform(X)
+    def _transform(self, X: Array) -> Array:
+        return self.map_.transform(with_constant(X, self.bias_))
 
     def _kernel(self, X: Array) -> Array:
         from ntkit.kernels import ntk
 
-        return ntk(X, depth=self.depth)
+        return ntk(with_constant(X, self.bias_), depth=self.depth)
+
+
+def with_constant(X: Array, value: float) -> Array:
+    """Append a column with a constant to rows; none if it is 0."""
+    if value == 0.0:
+        return X
+    if _array.is_sparse(X):
+        from scipy.sparse import hstack
+
+        return hstack([X, np.full((X.shape[0], 1), value, dtype=X.dtype)], format="csr")
+    xp: Any = _array.namespace(X)
+    dtype = _array.result_dtype(X)
+    column = xp.full((X.shape[0], 1), value, dtype=dtype, device=_array.device(X))
+    return xp.concat([xp.astype(X, dtype, copy=False), column], axis=1)

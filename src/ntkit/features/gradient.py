@@ -9,7 +9,7 @@ import numpy as np
 from ntkit import _array, networks
 from ntkit._array import Array
 from ntkit._batching import row_batches
-from ntkit._random import RandomState, generator, seed_sequence
+from ntkit._random import RandomState, generator
 from ntkit._validation import check_int, message
 from ntkit.features._base import FeatureMap
 from ntkit.networks import Abs, Dense, LeakyReLU, ReLU
@@ -105,9 +105,9 @@ class GradientFeatures(FeatureMap):
         layers = self._check_layers()
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
-        seed = seed_sequence(self.random_state, owner=name)
         with self._all_or_nothing():
-            self._check_rows(X, reset=True)
+            seed = self._new_seed()
+            self._sparse = _array.is_sparse(self._check_rows(X, reset=True))
             self.width_ = self._width(layers)
             self.weights_ = []
             for number, (fan_out, fan_in) in enumerate(_shapes(layers, self.n_features_in_, self.width_)):
@@ -121,20 +121,8 @@ class GradientFeatures(FeatureMap):
                 self._n_features_out = self.n_components
         return self
 
-    def transform(self, X: Any) -> Array:
-        """Return the gradients at the rows of X.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
-
-        Returns
-        -------
-        array of shape (n_samples, n_weights)
-            The gradients with respect to the trained Dense layers one after the other, each (fan_out, fan_in)
-            in C order. A torch tensor on the device of X if X is one, else a NumPy array; float32 for float32.
-        """
-        X = self._check_rows(X, reset=False)
+    def _transform(self, X: Array) -> Array:
+        """The gradients with respect to the trained Dense layers one after the other, each in C order."""
         dtype = _array.result_dtype(X)
         n_rows = X.shape[0]
         like = None if _array.is_sparse(X) else X

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._random import RandomState, seed_sequence
+from ntkit._random import RandomState
 from ntkit._validation import check_choice, check_int, check_real
 from ntkit.features._base import FeatureMap
 from ntkit.sketches import PolySketch, PowerSketch, TensorSketch
@@ -114,35 +114,24 @@ class PolynomialSketch(FeatureMap):
         constant = check_real(self.coef0, "coef0", name, minimum=0) ** 0.5
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
-        seed = seed_sequence(self.random_state, owner=name)
+        seed = self._new_seed()
         X = self._check_rows(X, reset=True)
+        self._sparse = _array.is_sparse(X)
         n_features = self.n_features_in_ + (constant > 0)
         law: PolySketch | PowerSketch | TensorSketch
         if method == "count":
             law = TensorSketch(n_features, m, degree=degree)
         elif method == "power":
-            law = PowerSketch(n_features, m, degree=degree, sparse=_array.is_sparse(X))
+            law = PowerSketch(n_features, m, degree=degree, sparse=self._sparse)
         else:
-            law = PolySketch(n_features, m, degree=degree, sparse=_array.is_sparse(X))
+            law = PolySketch(n_features, m, degree=degree, sparse=self._sparse)
         self.sketch_ = law.sample(seed)
         self._n_features_out = m
         self._load = {"scale": scale} | ({"constant": constant} if constant > 0 else {})
         self._program = self.sketch_.program(**self._load)
         return self
 
-    def transform(self, X: Any) -> Array:
-        """Return the features of the rows of X.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
-
-        Returns
-        -------
-        array of shape (n_samples, n_components)
-            A torch tensor on the device of X if X is one, else a NumPy array; float32 for float32.
-        """
-        X = self._check_rows(X, reset=False)
+    def _transform(self, X: Array) -> Array:
         if isinstance(self.sketch_, ProgramOperator):
             return execute(self._program, (X,), batch_size=self.batch_size)
         return self.sketch_.run(self._program, (X,), batch_size=self.batch_size)

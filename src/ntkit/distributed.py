@@ -1,0 +1,234 @@
+"""Dask: rows are mapped and reduced to their statistics where they are. The only module that imports Dask.
+
+One round: every block of rows becomes statistics of a fixed size on a worker, these are added up in a tree, and the sum
+comes to the caller, who solves. A block that is lost with its worker is computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from copy import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._validation import describe
+from ntkit.models._blocks import ArraySource, Block, Source, take_rows
+from ntkit.models._statistics import Statistics
+
+_FAN_IN = 4  # statistics added up by one task
+_FEWEST_ROWS = 8192  # of a task: its result is as large as m rows of features
+
+
+def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None, dtype: Any = None) -> Any:
+    """Apply a function of rows to every block of a Dask array or data frame; the row chunks stay what they are.
+
+    Parameters
+    ----------
+    function : callable
+        From rows to an array with as many rows.
+    X : Dask array or data frame
+    n_columns : int or None
+        Columns of the result; None: it has one axis.
+    dtype : dtype, optional
+        Of the result; by default that of X if it is floating, else float64.
+    """
+    blocks = _rows_together(X)
+    shape = (0,) if n_columns is None else (0, n_columns)
+    dtype = _floating(blocks) if dtype is None else dtype
+    meta = np.empty(shape, dtype=dtype)
+    if _is_frame(blocks):
+        return blocks.map_partitions(function, meta=meta)
+    if n_columns is None:
+        return blocks.map_blocks(function, drop_axis=1, dtype=dtype, meta=meta)
+    return blocks.map_blocks(function, chunks=(blocks.chunks[0], (n_columns,)), dtype=dtype, meta=meta)
+
+
+def first_rows(X: Any) -> Any:
+    """Rows of the first block that has any, computed."""
+    blocks = _rows_together(X)
+    for number in range(blocks.npartitions):
+        rows = (blocks.get_partition(number) if _is_frame(blocks) else blocks.blocks[number]).compute()
+        if rows.shape[0]:
+            return rows
+    raise ValueError(f"A Dask collection without rows was given: {describe(X)}.")
+
+
+def reduce_statistics(model: Any, X: Any, y: Any, sample_weight: Any) -> None:
+    """Fit the features of a model and give it the statistics of all rows."""
+    from dask import delayed
+
+    source = DaskSource(X, y, sample_weight, type(model).__name__)
+    model._begin(source)
+    worker = delayed(_Worker(model), pure=True)
+    add = delayed(_add_up, pure=True)
+    tasks = [worker(*blocks, start) for *blocks, start in source.groups()]
+    while len(tasks) > 1:
+        tasks = [add(tasks[i : i + _FAN_IN]) for i in range(0, len(tasks), _FAN_IN)]
+    total = tasks[0].compute()
+    model._statistics = total.statistics
+    model._labels, model._single = total.labels, total.single
+    if total.label_dtype is not None:
+        model._label_dtype = total.label_dtype
+
+
+class DaskSource(Source):
+    """Blocks of a Dask array or data frame, with targets and weights in equal blocks."""
+
+    def __init__(self, X: Any, y: Any, sample_weight: Any, owner: str):
+        if y is None:
+            raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
+        self.rows = _rows_together(X)
+        sizes = [np.nan] * self.rows.npartitions if _is_frame(self.rows) else list(self.rows.chunks[0])
+        self.sizes = None if any(np.isnan(size) for size in sizes) else [int(size) for size in sizes]
+        self.n_rows = None if self.sizes is None else sum(self.sizes)
+        self.X = _delayed(self.rows)
+        self.y = self._like_rows(y, "y", owner)
+        self.weight = (
+            [None] * len(self.X) if sample_weight is None else self._like_rows(sample_weight, "sample_weight", owner)
+        )
+
+    def first(self) -> Block:
+        """The first rows."""
+        return Block(first_rows(self.rows), None)
+
+    def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:
+        """Fit a StandardScaler from moments of the blocks."""
+        from dask import compute, delayed
+        from sklearn.preprocessing import StandardScaler
+
+        if not isinstance(step, StandardScaler):
+            raise TypeError(
+                f"{type(step).__name__} cannot be fitted on a Dask collection here; StandardScaler and maps that "
+                "do not look at the data can. Fit it beforehand and pass it in sklearn.frozen.FrozenEstimator."
+            )
+        step.fit(before(self.first().X))  # checks, names and types
+        fitted = compute(*(delayed(_fit_scaler)(clone(step), before, block) for block in self.X))
+        _combine_scalers(step, [part for part in fitted if part is not None])
+        return True
+
+    def groups(self) -> Iterator[tuple[list[Any], list[Any], list[Any], int]]:
+        """Neighbouring blocks that make enough rows for a task, and the number of the first row."""
+        chosen: list[int] = []
+        start = rows = 0
+        for number in range(len(self.X)):
+            chosen.append(number)
+            rows += self.sizes[number] if self.sizes else _FEWEST_ROWS
+            if rows >= _FEWEST_ROWS or number == len(self.X) - 1:
+                # Without sizes every block gets row numbers of its own: the sample then depends on the blocks.
+                first = start if self.sizes else number << 40
+                yield [self.X[i] for i in chosen], [self.y[i] for i in chosen], [self.weight[i] for i in chosen], first
+                start, rows, chosen = start + rows, 0, []
+
+    def _like_rows(self, values: Any, name: str, owner: str) -> list[Any]:
+        """Targets or weights in the blocks of the rows."""
+        if not _array.is_dask(values):
+            if self.sizes is None or len(values) != self.n_rows:
+                raise ValueError(
+                    f"{name} of {owner} must be a Dask collection with the blocks of X, or, where the sizes of these "
+                    f"are known, an array of {self.n_rows} values. Got {describe(values)}."
+                )
+            ends = np.cumsum(self.sizes)
+            return [take_rows(values, slice(end - size, end)) for size, end in zip(self.sizes, ends, strict=True)]
+        if self.sizes is not None and not _is_frame(values) and values.chunks[0] != tuple(self.sizes):
+            if values.shape[0] != self.n_rows:
+                raise ValueError(
+                    f"X and {name} of {owner} must have equal numbers of rows. Got {self.n_rows} and {values.shape[0]}."
+                )
+            values = values.rechunk({0: tuple(self.sizes)})
+        blocks = _delayed(_rows_together(values))
+        if len(blocks) != len(self.X):
+            raise ValueError(
+                f"X and {name} of {owner} must have equal blocks. Got {len(self.X)} and {len(blocks)} of them."
+            )
+        return blocks
+
+
+@dataclass
+class _Partial:
+    """Statistics of some rows, with the labels their targets stand for."""
+
+    statistics: Statistics
+    labels: list[Any]
+    label_dtype: Any
+    single: bool
+
+
+class _Worker:
+    """Maps blocks of rows and adds up their statistics; sent to the workers."""
+
+    def __init__(self, model: Any):
+        self.model = model
+
+    def __call__(self, X: list[Any], y: list[Any], weight: list[Any], start: int) -> _Partial:
+        model = copy(self.model)
+        empty = model._statistics
+        model._statistics = Statistics(empty.n_components, 0, empty.sample.size)
+        for block in zip(X, y, weight, strict=True):
+            source = ArraySource(*block)
+            for rows in source.blocks(model._block_rows(source)):
+                model._add(model._statistics, rows, start=start)
+        model._statistics.finish()
+        return _Partial(model._statistics, model._labels, getattr(model, "_label_dtype", None), model._single)
+
+
+def _add_up(parts: list[_Partial]) -> _Partial:
+    """Sum of statistics; the parts stay as they are, for Dask may need them again."""
+    labels = list(dict.fromkeys(label for part in parts for label in part.labels))
+    first = parts[0].statistics
+    total = Statistics(first.n_components, 0, first.sample.size)
+    for part in parts:
+        other = copy(part.statistics)
+        other.sample = copy(other.sample)
+        if labels:
+            other.place_targets([labels.index(label) for label in part.labels], len(labels))
+        total.merge(other)
+    dtypes = [part.label_dtype for part in parts if part.label_dtype is not None]
+    return _Partial(total, labels, np.result_type(*dtypes) if dtypes else None, parts[0].single)
+
+
+def _fit_scaler(step: Any, before: Callable[[Any], Any], rows: Any) -> Any:
+    return step.fit(before(rows)) if rows.shape[0] else None
+
+
+def _combine_scalers(step: Any, parts: list[Any]) -> None:
+    """Moments of all rows from those of the blocks (Chan, Golub, LeVeque 1983)."""
+    from sklearn.preprocessing._data import _handle_zeros_in_scale
+
+    counts = np.array([np.max(part.n_samples_seen_) for part in parts], dtype=np.float64)
+    total = counts.sum()
+    step.n_samples_seen_ = int(total)
+    if step.mean_ is None:
+        return
+    means = np.stack([part.mean_ for part in parts])
+    step.mean_ = counts @ means / total
+    if step.with_std:
+        variances = np.stack([part.var_ for part in parts])
+        step.var_ = counts @ (variances + (means - step.mean_) ** 2) / total
+        step.scale_ = _handle_zeros_in_scale(np.sqrt(step.var_))
+
+
+def _rows_together(X: Any) -> Any:
+    """The collection, if its rows are whole."""
+    if not _is_frame(X) and X.ndim == 2 and len(X.chunks[1]) > 1:
+        raise ValueError(f"X is chunked along axis 1 ({len(X.chunks[1])} chunks); use X.rechunk({{1: -1}}).")
+    return X
+
+
+def _is_frame(X: Any) -> bool:
+    return not hasattr(X, "chunks")
+
+
+def _delayed(X: Any) -> list[Any]:
+    """The blocks of a collection, one by one."""
+    return list(np.ravel(X.to_delayed()))
+
+
+def _floating(X: Any) -> Any:
+    """Dtype of features of a collection."""
+    kinds = [X.dtype] if hasattr(X, "dtype") else list(X.dtypes)
+    return np.float32 if all(kind == np.float32 for kind in kinds) else np.float64

@@ -1,0 +1,229 @@
+"""Rows in blocks, from arrays, memory maps, streams and files: what is held at a time does not grow with them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._validation import describe, message
+
+BLOCK_BYTES = 2**27  # of features: large enough for a matrix product at full speed
+_FEWEST, _MOST = 1024, 16384
+
+
+class Block(NamedTuple):
+    """Some rows, their targets and their weights (None: all 1)."""
+
+    X: Any
+    y: Any
+    weight: Any = None
+
+
+class Source:
+    """Blocks of rows. `n_rows` is None if unknown; `repeatable` if they can be read more than once."""
+
+    n_rows: int | None = None
+    repeatable = True
+
+    def blocks(self, n_rows: int) -> Iterator[Block]:
+        """Yield blocks of at most `n_rows` rows."""
+        raise NotImplementedError
+
+    def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:  # noqa: ARG002
+        """Fit a transformer on all rows as mapped by `before`, if the source has a way of its own to do so."""
+        return False
+
+    def first(self) -> Block:
+        """The first rows; they will come again."""
+        block = next(self.blocks(_MOST), None)
+        if block is None:
+            raise ValueError("There are no rows to fit on: the stream or the files are empty.")
+        return block
+
+
+class ArraySource(Source):
+    """Rows of arrays, data frames, sparse matrices, tensors or memory maps."""
+
+    def __init__(self, X: Any, y: Any, weight: Any):
+        self.X, self.y, self.weight = X, y, weight
+        self.n_rows = n_rows_of(X)
+
+    def blocks(self, n_rows: int) -> Iterator[Block]:
+        """Yield slices."""
+        for start in range(0, self.n_rows or 0, n_rows):
+            rows = slice(start, start + n_rows)
+            yield Block(take_rows(self.X, rows), take_rows(self.y, rows), take_rows(self.weight, rows))
+
+
+class StreamSource(Source):
+    """An iterable of (X, y) or (X, y, sample_weight)."""
+
+    def __init__(self, stream: Iterable[Any], owner: str):
+        self.stream, self.owner = stream, owner
+        self.repeatable = iter(stream) is not stream
+
+    def first(self) -> Block:
+        """The first rows; they will come again."""
+        if not self.repeatable:
+            seen = list(islice(self.stream, 1))
+            self.stream = chain(seen, self.stream)
+            return StreamSource(seen, self.owner).first()
+        return super().first()
+
+    def blocks(self, n_rows: int) -> Iterator[Block]:
+        """Yield the blocks as they come, large ones in parts."""
+        for number, item in enumerate(self.stream):
+            if not isinstance(item, tuple | list) or len(item) not in (2, 3):
+                raise TypeError(
+                    f"A stream given to {self.owner}.fit must yield tuples (X, y) or (X, y, sample_weight). "
+                    f"Got {describe(item)} as item {number}."
+                )
+            yield from ArraySource(as_rows(item[0], "X", self.owner), *item[1:], *[None] * (3 - len(item))).blocks(
+                n_rows
+            )
+
+
+class TableSource(Source):
+    """Rows of CSV and Parquet files; `target` names one column or several."""
+
+    def __init__(self, paths: list[Path], target: str | list[str], owner: str):
+        self.paths, self.owner = paths, owner
+        self.targets = [target] if isinstance(target, str) else list(target)
+        self.single = isinstance(target, str)
+        for path in paths:
+            if not path.is_file():
+                raise FileNotFoundError(f"{owner}.fit was given the path '{path}', which is not a file.")
+            if not path.name.lower().endswith((".parquet", ".pq", ".csv", ".csv.gz", ".tsv")):
+                raise ValueError(
+                    f"{owner}.fit reads .csv, .csv.gz, .tsv, .parquet and .pq files. Got '{path}'; read other formats "
+                    "yourself and pass the rows, or a generator of (X, y) blocks."
+                )
+
+    def blocks(self, n_rows: int) -> Iterator[Block]:
+        """Yield data frames without the targets, and the targets."""
+        for path in self.paths:
+            for frame in read_frames(path, n_rows):
+                missing = [name for name in self.targets if name not in frame.columns]
+                if missing:
+                    columns = ", ".join(map(repr, frame.columns))
+                    raise ValueError(
+                        f"'{path}' has no column {missing[0]!r}, the target given to {self.owner}.fit. "
+                        f"It has {columns}."
+                    )
+                y = frame[self.targets[0]] if self.single else frame[self.targets]
+                yield Block(frame.drop(columns=self.targets), y.to_numpy())
+
+
+def read_frames(path: Path, n_rows: int) -> Iterator[Any]:
+    """Yield data frames of at most `n_rows` rows of a CSV or Parquet file."""
+    if path.name.lower().endswith((".parquet", ".pq")):
+        from pyarrow.parquet import ParquetFile
+
+        with ParquetFile(path) as file:
+            for batch in file.iter_batches(batch_size=n_rows):
+                yield batch.to_pandas()
+        return
+    import pandas as pd
+
+    separator = "\t" if path.suffix.lower() == ".tsv" else ","
+    with pd.read_csv(path, chunksize=n_rows, sep=separator) as reader:
+        yield from reader
+
+
+def as_source(X: Any, y: Any, weight: Any, owner: str) -> Source:
+    """Blocks of whatever a model's `fit` has been given."""
+    paths = _paths(X)
+    if paths:
+        if not (isinstance(y, str) or (isinstance(y, list | tuple) and y and all(isinstance(c, str) for c in y))):
+            raise TypeError(message(f"{owner}.fit", "y", "the name of the target column if X is a path", y))
+        if weight is not None:
+            raise TypeError(message(f"{owner}.fit", "sample_weight", "None if X is a path", weight))
+        return TableSource(paths, y if isinstance(y, str) else list(y), owner)
+    if y is None and _is_stream(X):
+        if weight is not None:
+            raise TypeError(
+                message(
+                    f"{owner}.fit", "sample_weight", "None if X is a stream", weight, "Yield (X, y, sample_weight)."
+                )
+            )
+        return StreamSource(X, owner)
+    if y is None:
+        raise ValueError(
+            f"{owner} requires y to be passed, but the target y is None. Only a stream of (X, y) blocks goes without."
+        )
+    X, y = as_rows(X, "X", owner), as_rows(y, "y", owner)
+    weight = None if weight is None else as_rows(weight, "sample_weight", owner)
+    n_rows = n_rows_of(X)
+    if n_rows == 0:
+        raise ValueError(message(f"{owner}.fit", "X", "non-empty", X, "Found array with 0 sample(s)."))
+    for name, values in (("y", y), ("sample_weight", weight)):
+        if values is not None and n_rows_of(values) != n_rows:
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: X of {owner} has {n_rows} rows, {name} "
+                f"has {n_rows_of(values)}."
+            )
+    return ArraySource(X, y, weight)
+
+
+def as_rows(X: Any, name: str, owner: str) -> Any:
+    """`X` as something that can be cut into rows."""
+    if _array.is_sparse(X):
+        return X.tocsr()
+    if _array.is_array(X) or hasattr(X, "iloc"):
+        if X.ndim == 0 or (X.ndim == 1 and name == "X"):
+            raise ValueError(
+                f"Expected 2D array, got {'scalar' if X.ndim == 0 else '1D'} array instead. "
+                + message(owner, name, "2-D (n_samples, n_features)", X, "Reshape your data with X.reshape(-1, 1).")
+            )
+        return X
+    X = np.asarray(X)
+    if X.ndim == 0:
+        raise TypeError(message(owner, name, "an array with rows", X))
+    return as_rows(X, name, owner)
+
+
+def n_rows_of(X: Any) -> int:
+    """Number of rows."""
+    return int(X.shape[0]) if hasattr(X, "shape") and len(X.shape) else len(X)
+
+
+def take_rows(X: Any, rows: slice) -> Any:
+    """Some rows; None stays None."""
+    if X is None:
+        return None
+    return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+
+
+def block_rows(n_components: int, itemsize: int, like: Any = None) -> int:
+    """Rows per block: some 128 MiB of features on the host, an eighth of the free memory of a CUDA device."""
+    budget = BLOCK_BYTES
+    if like is not None and _array.is_torch(like) and like.device.type == "cuda":
+        from ntkit._batching import working_memory
+
+        budget, itemsize = working_memory(like) // 4, 8 + itemsize
+    return min(max(budget // (n_components * itemsize), _FEWEST), _MOST)
+
+
+def _paths(X: Any) -> list[Path]:
+    if isinstance(X, str | os.PathLike):
+        path = Path(X)
+        if path.is_dir():
+            return sorted(p for p in path.iterdir() if p.name.lower().endswith((".parquet", ".pq", ".csv", ".csv.gz")))
+        return [path]
+    if isinstance(X, list | tuple) and X and all(isinstance(x, str | os.PathLike) for x in X):
+        return [Path(x) for x in X]
+    return []
+
+
+def _is_stream(X: Any) -> bool:
+    if hasattr(X, "shape") or hasattr(X, "__array__"):
+        return False
+    if isinstance(X, list | tuple):
+        return bool(X) and isinstance(X[0], tuple) and len(X[0]) in (2, 3) and hasattr(X[0][0], "shape")
+    return isinstance(X, Iterable)

@@ -1,0 +1,74 @@
+"""Checks of targets, weights and penalties; arrays from one library to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._validation import message
+
+
+def check_alphas(alphas: Any, owner: str) -> None:
+    """Raise unless `alphas` is None, a number ≥ 0 or a non-empty array of such."""
+    if alphas is None:
+        return
+    rule = "None, a finite number ≥ 0, or a non-empty array of such numbers"
+    try:
+        values = np.asarray(alphas, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(message(owner, "alphas", rule, alphas)) from error
+    if isinstance(alphas, str | bool) or values.size == 0 or not np.isfinite(values).all() or (values < 0).any():
+        raise ValueError(message(owner, "alphas", rule, alphas))
+
+
+def check_targets(y: Any, owner: str) -> np.ndarray:
+    """Targets as a float64 array with one or two axes."""
+    y = to_numpy(y)
+    y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=owner)
+    if y.ndim > 2 or y.ndim == 0:
+        raise ValueError(message(owner, "y", "of shape (n_samples,) or (n_samples, n_targets)", y))
+    return y
+
+
+def check_labels(y: Any, owner: str) -> np.ndarray:
+    """Class labels as an array with one axis."""
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import column_or_1d
+
+    y = to_numpy(y)
+    y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+    y = check_array(y, ensure_2d=False, dtype=None, input_name="y", estimator=owner)
+    y = column_or_1d(y, warn=True)
+    check_classification_targets(y)
+    return y
+
+
+def check_weight(weight: Any, n_rows: int, owner: str) -> np.ndarray:
+    """Sample weights as a float64 array, ones if None."""
+    if weight is None:
+        return np.ones(n_rows)
+    weight = np.asarray(to_numpy(weight), dtype=np.float64)
+    rule = f"an array of {n_rows} finite numbers ≥ 0"
+    if weight.ndim == 0:
+        weight = np.full(n_rows, float(weight))
+    if weight.shape != (n_rows,) or not np.isfinite(weight).all() or (weight < 0).any():
+        raise ValueError(message(owner, "sample_weight", rule, weight))
+    return weight
+
+
+def to_numpy(x: Any) -> Any:
+    """Tensors as NumPy arrays; all else as it is."""
+    return x.detach().cpu().numpy() if _array.is_torch(x) else x
+
+
+def to_library(x: Array, like: Array) -> Array:
+    """`x` in the library and on the device of `like`."""
+    if _array.is_torch(like):
+        import torch
+
+        return torch.as_tensor(x, device=like.device)
+    return to_numpy(x)

@@ -1,0 +1,93 @@
+"""Fitting feature maps on blocks of rows."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+
+from ntkit import _array
+from ntkit._validation import message
+from ntkit.models._blocks import ArraySource, Source
+
+_ROWS = 16384  # per block
+
+
+def default_features(random_state: Any) -> Any:
+    """Standardized columns, then features of the NTK of depth 1 with a bias."""
+    from sklearn.preprocessing import StandardScaler
+
+    from ntkit.features import NTKFeatures
+
+    return Pipeline(
+        [
+            ("scale", StandardScaler()),
+            ("features", NTKFeatures(depth=1, n_components=2048, bias="auto", random_state=random_state)),
+        ]
+    )
+
+
+def check_features(features: Any, owner: str) -> None:
+    """Raise unless `features` is a transformer."""
+    if not (hasattr(features, "fit") and hasattr(features, "transform")) or isinstance(features, type):
+        rule = "a transformer with fit and transform, such as NTKFeatures() or a Pipeline of StandardScaler() and a map"
+        raise TypeError(message(owner, "features", rule, features))
+
+
+def fit_features(features: Any, source: Source) -> Any:
+    """Return a fitted clone of a transformer.
+
+    Rows in memory are given to it whole. Otherwise steps with a ``partial_fit`` (``StandardScaler``) read all
+    blocks, one pass each, if the blocks can be read more than once; all others are fitted on the first
+    block, which is enough for maps that do not look at the data.
+    """
+    features = clone(features)
+    if isinstance(source, ArraySource) and not _is_on_disk(source.X):
+        return features.fit(source.X)
+    steps = features.steps if isinstance(features, Pipeline) else [("", features)]
+    done: list[Any] = []
+    for _, step in steps:
+        if step in (None, "passthrough"):
+            continue
+        _fit_step(step, source, _transformer(done))
+        done.append(step)
+    return features
+
+
+def _fit_step(step: Any, source: Source, before: Callable[[Any], Any]) -> None:
+    if not hasattr(step, "partial_fit"):
+        step.fit(before(source.first().X))
+        return
+    if source.fit_step(step, before):
+        return
+    if source.repeatable:
+        for block in source.blocks(_ROWS):
+            step.partial_fit(before(block.X))
+        return
+    step.fit(before(source.first().X))
+    warnings.warn(
+        f"{type(step).__name__} was fitted on the first block of a stream that can be read only once. Pass an iterable "
+        "that starts anew each time it is iterated over, or a fitted step in sklearn.frozen.FrozenEstimator.",
+        stacklevel=2,
+    )
+
+
+def _transformer(steps: list[Any]) -> Callable[[Any], Any]:
+    def transform(X: Any) -> Any:
+        for step in steps:
+            X = step.transform(X)
+        return X
+
+    return transform
+
+
+def _is_on_disk(X: Any) -> bool:
+    while _array.is_numpy(X):
+        if isinstance(X, np.memmap):
+            return True
+        X = X.base
+    return False

@@ -1,0 +1,311 @@
+"""Loaders. What needs files is skipped where NTKIT_DATA names no folder that has them."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+import sklearn.datasets
+from sklearn.linear_model import LinearRegression
+from sklearn.neighbors import KNeighborsClassifier
+
+from ntkit import datasets
+from ntkit.datasets import Dataset, dataset_names, load_dataset
+
+SHAPES = {
+    "abalone": [(4177, 10)],
+    "airtemp": [(12 * 73 * 144, 4)],
+    "california_housing": [(20640, 8)],
+    "cifar10": [(50000, 32, 32, 3), (10000, 32, 32, 3)],
+    "connect4": [(67557, 126)],
+    "digits": [(1797, 64)],
+    "elevation": [(540 * 1080, 3)],
+    "magic04": [(19020, 10)],
+    "mnist": [(60000, 28, 28, 1), (10000, 28, 28, 1)],
+    "mushroom": [(8124, 117)],
+    "pendigits": [(7494, 16), (3498, 16)],
+    "protein": [(45730, 9)],
+    "shuttle": [(43500, 9), (14500, 9)],
+    "year_subset": [(5000, 90), (2000, 90)],
+}
+FETCHED = ("abalone", "california_housing", "magic04", "mnist", "mushroom")
+FILES = {"abalone": "uci_abalone", "california_housing": "california_housing", "connect4": "uci_connect4"}
+
+
+def load(name: str) -> Dataset:
+    """From files, or skip."""
+    folder = os.environ.get("NTKIT_DATA")
+    files = datasets._SOURCES[name].files
+    if files and not folder:
+        pytest.skip("NTKIT_DATA names no folder with data sets")
+    if files and not all((Path(folder) / file).is_file() for file in files):
+        pytest.skip(f"{folder} lacks {', '.join(files)}")
+    return load_dataset(name)
+
+
+@pytest.fixture
+def offline(monkeypatch):
+    def fail(*_, **__):
+        raise URLError("no connection")
+
+    for name in ("fetch_openml", "fetch_california_housing"):
+        monkeypatch.setattr(sklearn.datasets, name, fail)
+
+
+def test_names():
+    assert set(dataset_names()) == set(SHAPES)
+    for name in dataset_names():
+        assert re.search(rf"^    {name} +(regression|classification)", load_dataset.__doc__, re.M)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_shapes_and_types(name):
+    data = load(name)
+    assert data.name == name
+    shapes = [data.X.shape] if data.X_test is None else [data.X.shape, data.X_test.shape]
+    assert shapes == SHAPES[name]
+    image = data.X.ndim == 4
+    assert data.X.dtype == (np.uint8 if image else np.float64 if name in ("airtemp", "elevation") else np.float32)
+    for X, y in [(data.X, data.y)] + ([(data.X_test, data.y_test)] if data.X_test is not None else []):
+        assert y.shape == X.shape[:1]
+        assert X.dtype == data.X.dtype
+        assert np.isfinite(X.sum(dtype=np.float64))
+        assert np.isfinite(y).all()
+        assert y.dtype == {"regression": np.float64, "classification": np.int64}[data.task]
+    assert f" {data.task} " in re.search(rf"^    {name} +.*$", load_dataset.__doc__, re.M)[0]
+    if image:
+        assert data.feature_names is None
+    else:
+        assert len(set(data.feature_names)) == data.X.shape[1]
+        assert all(type(column) is str for column in data.feature_names)
+    assert isinstance(data.target_name, str)
+    assert len(repr(data)) < 200
+
+
+COUNTS = {
+    "cifar10": [5000] * 10,
+    "connect4": [6449, 16635, 44473],
+    "magic04": [12332, 6688],
+    "mnist": [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+    "mushroom": [4208, 3916],
+    "shuttle": [0, 34108, 37, 132, 6748, 2458, 6, 11],
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_classes_are_as_many_as_published(name):
+    np.testing.assert_array_equal(np.bincount(load(name).y), COUNTS[name])
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high"), [("protein", 4.9, 5.4), ("california_housing", 0.65, 0.8), ("abalone", 2.0, 2.4)]
+)
+def test_targets_belong_to_their_rows(name, low, high):
+    """RMSE of a linear model on every fifth row, as published."""
+    data = load(name)
+    test = np.arange(len(data.X)) % 5 == 0
+    model = LinearRegression().fit(data.X[~test].astype(np.float64), data.y[~test])
+    error = np.sqrt(np.mean((model.predict(data.X[test].astype(np.float64)) - data.y[test]) ** 2))
+    assert low < error < high
+
+
+@pytest.mark.parametrize(("name", "accuracy"), [("pendigits", 0.977), ("mnist", 0.936), ("shuttle", 0.999)])
+def test_test_parts_belong_to_their_training_parts(name, accuracy):
+    """Of the nearest neighbour: deterministic, 0.936 on the first 20000 and 2000 digits of MNIST, chance is 0.1."""
+    data = load(name)
+    n, m = (20000, 2000) if name == "mnist" else (len(data.X), len(data.X_test))
+    X, X_test = (part.reshape(len(part), -1).astype(np.float32) for part in (data.X[:n], data.X_test[:m]))
+    model = KNeighborsClassifier(1).fit(X, data.y[:n])
+    assert model.score(X_test, data.y_test[:m]) == pytest.approx(accuracy, abs=1e-3)
+
+
+def test_cifar_is_in_its_order():
+    data = load("cifar10")
+    np.testing.assert_array_equal(data.y_test[:10], [3, 8, 8, 0, 6, 6, 1, 6, 3, 1])
+    np.testing.assert_allclose(data.X[::5].mean(axis=(0, 1, 2)) / 255, [0.4914, 0.4822, 0.4465], atol=5e-3)
+
+
+def test_connect4_is_one_hot():
+    data = load("connect4")
+    squares = data.X.reshape(-1, 42, 3)
+    np.testing.assert_array_equal(squares.sum(axis=2), 1)
+    np.testing.assert_array_equal(squares.sum(axis=1), np.tile([34, 4, 4], (len(squares), 1)))
+    assert data.feature_names[:4] == ("a1=blank", "a1=o", "a1=x", "a2=blank")
+
+
+def test_mushroom_is_one_hot():
+    data = load("mushroom")
+    np.testing.assert_array_equal(data.X.sum(axis=1), 22)
+    assert data.X[:, data.feature_names.index("stalk-root=?")].sum() == 2480
+
+
+@pytest.mark.parametrize("name", ["elevation", "airtemp"])
+def test_points_lie_on_the_sphere(name):
+    data = load(name)
+    np.testing.assert_allclose((data.X[:, :3] ** 2).sum(axis=1), 1, rtol=1e-14)
+
+    def nearest(latitude, longitude, month=None):
+        lat, lon = np.deg2rad([latitude, longitude])
+        closeness = data.X[:, :3] @ [np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)]
+        if month is not None:
+            closeness -= 10 * (data.X[:, 3] != month)
+        return data.y[np.argmax(closeness)]
+
+    if name == "elevation":
+        assert nearest(33, 88) > 4500  # Tibet
+        assert nearest(11.35, 142.2) < -7000  # Mariana trench
+        assert nearest(0, -140) < -3000  # Pacific
+        land = np.average(data.y > 0, weights=np.hypot(data.X[:, 0], data.X[:, 1]))
+        assert 0.27 < land < 0.31
+    else:
+        assert set(data.X[:, 3]) == set(range(1, 13))
+        assert nearest(65, 130, 1) < -25  # Yakutia in January
+        assert nearest(65, 130, 7) > 10
+        assert nearest(23, 15, 7) > 28  # Sahara in July
+        assert nearest(-25, 135, 1) > nearest(-25, 135, 7) + 8  # Australia
+
+
+# Places.
+
+
+def write(folder, name, **arrays):
+    folder.mkdir(exist_ok=True)
+    np.savez(folder / f"{FILES[name]}.npz", **arrays)
+
+
+@pytest.mark.usefixtures("offline")
+def test_data_home_comes_first_then_the_environment(tmp_path, monkeypatch):
+    X = np.zeros((3, 8), np.float32)
+    for i, place in enumerate(("a", "b")):
+        write(tmp_path / place, "california_housing", X=X + i, y=np.full(3, i))
+    monkeypatch.setenv("NTKIT_DATA", str(tmp_path / "b"))
+    assert load_dataset("california_housing", data_home=tmp_path / "a").X.max() == 0
+    assert load_dataset("california_housing", data_home=str(tmp_path / "nowhere")).X.max() == 1
+    assert load_dataset("california_housing").X.max() == 1
+    monkeypatch.delenv("NTKIT_DATA")
+    with pytest.raises(FileNotFoundError):
+        load_dataset("california_housing")
+
+
+def test_one_hot_of_small_boards(tmp_path):
+    codes = np.arange(84, dtype=np.uint8).reshape(2, 42) % 3
+    write(tmp_path, "connect4", X=codes, y=np.array([0, 2], np.uint8))
+    data = load_dataset("connect4", data_home=tmp_path)
+    expected = np.stack([codes == c for c in range(3)], 2).reshape(-1, 126)
+    np.testing.assert_array_equal(data.X, expected)
+
+
+@pytest.mark.usefixtures("offline")
+def test_messages_say_what_was_looked_for_and_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("NTKIT_DATA", str(tmp_path / "b"))
+    with pytest.raises(FileNotFoundError) as caught:
+        load_dataset("protein", data_home=tmp_path / "a")
+    for part in ("'protein'", "uci_protein.npz", str(tmp_path / "a"), str(tmp_path / "b"), "data_home", "NTKIT_DATA"):
+        assert part in str(caught.value)
+    assert "cannot be downloaded" in str(caught.value)
+    monkeypatch.delenv("NTKIT_DATA")
+    with pytest.raises(FileNotFoundError, match=r"cifar10_train_1.npz, cifar10_train_2.npz, .* in no folder"):
+        load_dataset("cifar10")
+    for name in FETCHED:
+        with pytest.raises(FileNotFoundError, match=r"Downloading it failed.*no connection.*NTKIT_DATA.*internet"):
+            load_dataset(name)
+
+
+def test_bad_arguments():
+    with pytest.raises(ValueError, match=r"'name' parameter of load_dataset must be one of 'abalone', .* Got 'iris'"):
+        load_dataset("iris")
+    with pytest.raises(TypeError, match="'name' parameter of load_dataset"):
+        load_dataset(3)
+
+
+def test_broken_files(tmp_path):
+    path = tmp_path / "uci_abalone.npz"
+    for content in (b"", b"nothing", b"PK\x03\x04broken"):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"uci_abalone\.npz is no \.npz file"):
+            load_dataset("abalone", data_home=tmp_path)
+    with path.open("wb") as stream:
+        np.save(stream, np.zeros(3))  # one array, not several
+    with pytest.raises(ValueError, match=r"uci_abalone\.npz is no \.npz file"):
+        load_dataset("abalone", data_home=tmp_path)
+    np.savez(path, X=np.array([{}], dtype=object), y=np.zeros(1))
+    with pytest.raises(ValueError, match=r"uci_abalone\.npz is no \.npz file of plain arrays"):
+        load_dataset("abalone", data_home=tmp_path)
+    np.savez(path, X=np.zeros((1, 10)))
+    with pytest.raises(ValueError, match=r"uci_abalone\.npz: no array 'y' there"):
+        load_dataset("abalone", data_home=tmp_path)
+
+
+# What scikit-learn gets equals the files: OpenML and StatLib are played from these.
+
+
+def played(name, monkeypatch):
+    """Let scikit-learn's fetchers return the rows of a file, laid out as OpenML and scikit-learn have them."""
+    import pandas as pd
+
+    with np.load(Path(os.environ["NTKIT_DATA"]) / datasets._SOURCES[name].files[0]) as file:
+        arrays = dict(file)
+    if name == "abalone":
+        frame = pd.DataFrame({"Sex": pd.Categorical(np.array(["M", "F", "I"])[arrays["sex"]])})
+        frame[[f"size{i}" for i in range(7)]] = arrays["X"][:, 3:].astype(np.float64)
+        target = pd.Series(arrays["y"].astype(str), dtype="category")
+    elif name == "magic04":
+        frame = pd.DataFrame(arrays["X"].astype(np.float64), columns=[f"{c}:" for c in datasets._MAGIC])
+        frame.insert(0, "ID", np.arange(len(frame)))
+        target = pd.Series(np.array(["g", "h"])[arrays["y"]], dtype="category")
+    elif name == "mushroom":
+        letters = {}
+        for column in arrays["columns"]:
+            letters.setdefault(column.split("=")[0], []).append(column.split("=")[1])
+        columns = zip(letters.items(), arrays["codes"].T, strict=True)
+        frame = pd.DataFrame({key: pd.Categorical(np.array(value)[code]) for (key, value), code in columns})
+        frame["stalk-root"] = frame["stalk-root"].cat.remove_categories("?")  # OpenML: a missing value
+        target = pd.Series(np.array(["e", "p"])[arrays["y"]], dtype="category")
+    elif name == "mnist":
+        pixels = np.concatenate([arrays["X_train"], arrays["X_test"]]).reshape(-1, 784)
+        frame = pd.DataFrame(pixels)
+        target = pd.Series(np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(str), dtype="category")
+    else:
+        frame, target = arrays["X"].astype(np.float64), arrays["y"].astype(np.float64)
+    homes = []
+
+    def fetch(*names, data_home, return_X_y, **parameters):
+        assert return_X_y
+        homes.append(data_home)
+        if names:
+            assert parameters["version"] == 1
+        return frame, target
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
+    monkeypatch.setattr(sklearn.datasets, "fetch_california_housing", fetch)
+    return homes
+
+
+@pytest.mark.parametrize("name", FETCHED)
+def test_what_is_fetched_equals_the_files(name, monkeypatch, tmp_path):
+    expected = load(name)
+    homes = played(name, monkeypatch)
+    monkeypatch.delenv("NTKIT_DATA")
+    data = load_dataset(name, data_home=tmp_path)
+    assert homes == [str(tmp_path)]
+    assert data.feature_names == expected.feature_names
+    for key in ("X", "y", "X_test", "y_test"):
+        a, b = getattr(data, key), getattr(expected, key)
+        assert (a is None) == (b is None)
+        if a is not None:
+            assert a.dtype == b.dtype
+            np.testing.assert_array_equal(a, b)
+
+
+def test_another_data_set_of_the_same_name_is_not_taken(monkeypatch):
+    import pandas as pd
+
+    frame = pd.DataFrame({"Sex": ["M", "F"], "Length": [1.0, 2.0]})
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda *_, **__: (frame, pd.Series([1, 2])))
+    monkeypatch.delenv("NTKIT_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match=r"rows of shape \(2, 4\) came where \(4177, 10\) were expected"):
+        load_dataset("abalone")
