@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -214,7 +214,7 @@ class FeatureModel(BaseEstimator):
 
     @property
     def errors_(self) -> np.ndarray:
-        """Mean squared error on rows left out, for each of `alphas_`."""
+        """Mean loss on rows left out, for each of `alphas_`."""
         return self._fitted(lambda s: s.errors)
 
     @property
@@ -286,12 +286,13 @@ class FeatureModel(BaseEstimator):
                 intercept=self.fit_intercept,
                 selection=self.selection,
                 solver=self.solver,
-                left_out=self._left_out,
+                loss=self._loss,
                 shift=self._shift(),
             )
             self._solved()
 
-    _left_out = False
+    _loss: ClassVar[Any] = None
+    """What α is chosen by, if not the squared error."""
 
     def _shift(self) -> float:
         """What is subtracted from all targets."""

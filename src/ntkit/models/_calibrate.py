@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+
+from ntkit.models._checks import to_numpy
 
 
 def log_probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:
@@ -42,3 +46,13 @@ def temperature(scores: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> f
 
     best = minimize_scalar(loss, bounds=(-6.0, 3.0), method="bounded")
     return spread * float(np.exp(best.x))
+
+
+def left_out_log_loss(targets: Any, predictions: Any, weight: Any) -> float:
+    """Log loss at the best temperature: `targets` one-hot up to a constant, `predictions` for them."""
+    targets, scores, weight = to_numpy(targets), to_numpy(predictions), to_numpy(weight)
+    if not np.isfinite(scores).all() or weight.sum() == 0:
+        return np.inf
+    labels = targets.argmax(axis=1)
+    log_p = log_probabilities(scores, temperature(scores, labels, weight))
+    return -float(np.average(log_p[np.arange(len(labels)), labels], weights=weight))

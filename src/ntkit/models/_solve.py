@@ -12,8 +12,9 @@ diagonal suffices) or the whole sample (held out).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ntkit._array import Array
 from ntkit.models._checks import to_library
 from ntkit.models._statistics import Statistics, add_outer
 
+Loss: TypeAlias = Callable[[Array, Array, Array], float]
 _AS_GOOD = 0.001
 _FEW = 1024  # up to this size an eigendecomposition takes well below a second
 GRID = 10.0 ** np.arange(-7, 2.5, 0.5)
@@ -37,7 +39,7 @@ class Solution:
     alpha: float
     alphas: np.ndarray
     errors: np.ndarray
-    """Mean squared error on rows left out, for every α; NaN where it was not needed."""
+    """Mean loss on rows left out, for every α; NaN where it was not needed."""
     noise: Array
     """Variance of the targets about the model of largest evidence: (Σ w (y − ŷ)² + α‖β‖²)/W."""
     left_out: tuple[Array, Array, Array] | None
@@ -237,7 +239,7 @@ def solve(
     intercept: bool,
     selection: str = "loo",
     solver: str = "auto",
-    left_out: bool = False,
+    loss: Loss | None = None,
     shift: float = 0.0,
 ) -> Solution:
     """Solve for all α, or for as many as it takes to find the best, and return the model of the best.
@@ -251,8 +253,9 @@ def solve(
     selection : {"loo", "holdout"}
         How the error of each α is estimated.
     solver : {"auto", "eigen", "cholesky"}
-    left_out : bool
-        Whether predictions for rows left out are wanted even if there is nothing to choose.
+    loss : callable or None
+        From targets, predictions and weights of rows left out to the loss to choose α by; None: the mean squared error.
+        If given, rows are left out even if there is nothing to choose.
     shift : float
         Subtracted from all targets.
     """
@@ -264,9 +267,9 @@ def solve(
         problem = Dual(rows, statistics.sample.size, intercept=intercept, shift=shift)
     mean_square = problem.trace / problem.total if problem.total else 0.0
     grid = GRID * (mean_square or 1.0) if alphas is None else np.sort(np.asarray(alphas, dtype=np.float64).ravel())
-    P = problem.P if len(grid) > 1 or left_out else problem.P[:, :0]
+    P = problem.P if len(grid) > 1 or loss is not None else problem.P[:, :0]
     eigen = solver == "eigen" or (solver == "auto" and problem.A.shape[0] <= _FEW and len(grid) > 1)
-    search = _Search(problem, (Eigen if eigen else Cholesky)(problem.A, problem.R, P), grid, selection)
+    search = _Search(problem, (Eigen if eigen else Cholesky)(problem.A, problem.R, P), grid, selection, loss)
     best = search.whole_grid() if eigen else search.descend()
     if best is None:  # every α was lost in rounding
         search.factorization = Eigen(problem.A, problem.R, P)
@@ -277,8 +280,16 @@ def solve(
 class _Search:
     """Errors of the α of a grid, computed when asked for."""
 
-    def __init__(self, problem: Primal | Dual, factorization: Factorization, grid: np.ndarray, selection: str):
-        self.problem, self.factorization, self.grid, self.selection = problem, factorization, grid, selection
+    def __init__(
+        self,
+        problem: Primal | Dual,
+        factorization: Factorization,
+        grid: np.ndarray,
+        selection: str,
+        loss: Loss | None,
+    ):
+        self.problem, self.factorization, self.grid = problem, factorization, grid
+        self.selection, self.loss = selection, loss
         self.errors = np.full(len(grid), np.nan)
         self.results: dict[int, tuple[Array, Array | None]] = {}
 
@@ -327,10 +338,23 @@ class _Search:
             return np.inf
         X, half = result
         residual = self._left_out(X, half, alpha) if half.shape[1] else None
-        xp: Any = _array.namespace(X)
-        error = 0.0 if residual is None else float(xp.sum(residual**2)) / (float(xp.sum(self.problem.weight)) or 1.0)
         self.results[number] = X, residual
+        if residual is None:
+            return 0.0
+        xp: Any = _array.namespace(X)
+        if self.loss is None:
+            error = float(xp.sum(residual**2)) / (float(xp.sum(self.problem.weight)) or 1.0)
+        else:
+            error = self.loss(*self._targets_and_predictions(residual))
         return error if np.isfinite(error) else np.inf
+
+    def _targets_and_predictions(self, residual: Array) -> tuple[Array, Array, Array]:
+        """Targets and predictions of the sample, without √w, and the weights."""
+        problem = self.problem
+        xp: Any = _array.namespace(residual)
+        root = xp.sqrt(problem.weight)[:, None]
+        safe = xp.where(root > 0, root, xp.ones_like(root))
+        return problem.Y / safe + problem.y_mean, (problem.Y - residual) / safe + problem.y_mean, problem.weight
 
     def _left_out(self, X: Array, half: Array, alpha: float) -> Array:
         """√w (y − ŷ) where ŷ comes from a fit without the row, or without the whole sample."""
@@ -354,11 +378,6 @@ class _Search:
         xp: Any = _array.namespace(X)
         coef = problem.coef(X)
         noise = problem.misfit(X, float(self.grid[number])) / (problem.total or 1.0)
-        left_out = None
-        if residual is not None:
-            root = xp.sqrt(problem.weight)[:, None]
-            safe = xp.where(root > 0, root, xp.ones_like(root))
-            left_out = problem.Y / safe + problem.y_mean, (problem.Y - residual) / safe + problem.y_mean, problem.weight
         return Solution(
             coef=coef,
             intercept=problem.y_mean - xp.matmul(problem.z_mean, coef),
@@ -366,7 +385,7 @@ class _Search:
             alphas=self.grid,
             errors=np.where(np.isfinite(self.errors), self.errors, np.nan),
             noise=xp.clip(noise, 0.0, None),
-            left_out=left_out,
+            left_out=None if residual is None else self._targets_and_predictions(residual),
         )
 
 

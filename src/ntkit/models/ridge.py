@@ -13,7 +13,7 @@ from ntkit._array import Array
 from ntkit._random import RandomState
 from ntkit.models._base import FeatureModel
 from ntkit.models._blocks import as_rows, block_rows, n_rows_of, take_rows
-from ntkit.models._calibrate import log_probabilities, temperature
+from ntkit.models._calibrate import left_out_log_loss, log_probabilities, temperature
 from ntkit.models._checks import check_labels, check_targets, to_library, to_numpy
 from ntkit.models._solve import Covariance
 
@@ -224,8 +224,11 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         The classes, sorted.
     coef_ : ndarray of shape (n_classes, n_components)
     intercept_ : ndarray of shape (n_classes,)
-    alpha_, alphas_, errors_, features_, n_samples_seen_, n_features_in_, feature_names_in_
+    alpha_, alphas_, features_, n_samples_seen_, n_features_in_, feature_names_in_
         As for :class:`FeatureRidge`.
+    errors_ : ndarray
+        Log loss of the probabilities on rows left out, for each of `alphas_`; NaN for those not tried or lost in
+        rounding. It is smoother than the share of rows misclassified.
     temperature_ : float
         Probabilities are softmax(predictions / temperature_), which has the smallest log loss on the rows left out.
 
@@ -245,7 +248,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
     (297, 10)
     """
 
-    _left_out = True
+    _loss = staticmethod(left_out_log_loss)
 
     def __init__(
         self,
