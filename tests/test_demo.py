@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -7,30 +8,30 @@ import sys
 import numpy as np
 import pytest
 
-from ntkit.demo import ridge_predictions
+from ntkit import demo
+from ntkit._commandline.writing import to_json
 from ntkit.display import plot_relu_ntk
 from ntkit.kernels import relu_ntk
 
-NAMES = ("linear", "RBF", "NTK", "features")
+NAMES = ("linear", "RBF features", "NTK features", "exact NTK")
 
 
 def test_demo_trains_reports_and_plots(tmp_path):
-    command = [sys.executable, "-m", "ntkit.demo", "--output", str(tmp_path / "new" / "folder")]
+    command = [sys.executable, "-m", "ntkit", "demo", "--output", str(tmp_path / "new" / "folder")]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     accuracy = {name: float(re.search(rf"^{name}\s.*?([\d.]+)%", out, re.M)[1]) for name in NAMES}
-    assert accuracy["NTK"] > 98
-    assert accuracy["features"] > 97
-    assert accuracy["NTK"] > accuracy["linear"] + 3
-    plot = tmp_path / "new" / "folder" / "relu_ntk.png"
+    assert accuracy["exact NTK"] > 98
+    assert accuracy["NTK features"] > 97
+    assert accuracy["RBF features"] > 97
+    assert accuracy["exact NTK"] > accuracy["linear"] + 3
+    plot = tmp_path / "new" / "folder" / "digits.png"
     assert str(plot) in out
     assert plot.read_bytes()[:4] == b"\x89PNG"
 
 
-def test_ridge_predictions_solve_the_system(rng):
-    Z = rng.standard_normal((12, 12))
-    K, K_new, y = Z @ Z.T, rng.standard_normal((3, 12)), rng.standard_normal((12, 2))
-    for alpha, prediction in zip((0.1, 3.0), ridge_predictions(K, K_new, y, np.array([0.1, 3.0])), strict=True):
-        np.testing.assert_allclose(prediction, K_new @ np.linalg.solve(K + alpha * np.eye(12), y), rtol=1e-9)
+def test_report_is_plain_data(tmp_path):
+    report = json.loads(to_json(demo.run(tmp_path, components=256)))
+    assert [r["method"] for r in report["results"]] == list(NAMES)
 
 
 def test_plot_shows_the_function():

@@ -33,7 +33,12 @@ def test_describing_networks_kernels_and_sketches_loads_neither_numba_nor_torch(
 
 
 @pytest.mark.parametrize(
-    "code", ["kernels.ntk([[1.0]], depth=1)", "PolynomialSketch(n_components=3).fit_transform([[1.0]])"]
+    "code",
+    [
+        "kernels.ntk([[1.0]], depth=1)",
+        "PolynomialSketch(n_components=3).fit_transform([[1.0]])",
+        "FeatureRidge(ntkit.NTKFeatures(1, 8)).fit([[1.0], [2.0], [3.0]], [1.0, 2.0, 3.0]).predict([[1.0]])",
+    ],
 )
 def test_numpy_arrays_do_not_load_torch(code):
     modules = loaded_after(f"import ntkit; ntkit.{code}")
@@ -41,7 +46,11 @@ def test_numpy_arrays_do_not_load_torch(code):
     assert not modules.intersection(("torch", "dask", "matplotlib"))
 
 
-MODULES = [f"ntkit.{name}" for name in ("diagnostics", "display", "features", "kernels", "networks", "sketches")]
+NAMES = (
+    "datasets", "diagnostics", "display", "distributed", "features", "kernels", "models", "networks", "persistence",
+    "sketches", "tables",
+)  # fmt: skip
+MODULES = [f"ntkit.{name}" for name in NAMES]
 
 
 @pytest.mark.parametrize("module", ["ntkit", *MODULES])
@@ -55,8 +64,8 @@ def test_every_public_name_exists_and_is_documented(module):
             assert value.__doc__, name
 
 
-ABSTRACT = {"Layer", "Activation"}
-PUBLIC = [(module, name) for module in MODULES for name in import_module(module).__all__ if name not in ABSTRACT]
+WITHOUT_EXAMPLE = {"Layer", "Activation", "FileError"}
+PUBLIC = [(module, name) for module in MODULES for name in import_module(module).__all__ if name not in WITHOUT_EXAMPLE]
 
 
 @pytest.mark.parametrize(("module", "name"), PUBLIC)

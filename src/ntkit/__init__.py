@@ -11,8 +11,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ntkit import diagnostics, display, features, kernels, models, networks, sketches
+    from ntkit import (
+        datasets,
+        diagnostics,
+        display,
+        distributed,
+        features,
+        kernels,
+        models,
+        networks,
+        persistence,
+        sketches,
+        tables,
+    )
     from ntkit.features import (
+        ArcsinhScaler,
         GradientFeatures,
         NTKFeatures,
         NTKPolynomialSketch,
@@ -28,11 +41,25 @@ if TYPE_CHECKING:
         FeatureRidgeSearch,
         FeatureRidgeSearchClassifier,
     )
+    from ntkit.persistence import load, save
 
 __version__ = "0.1.0"
 
-_SUBMODULES = ("diagnostics", "display", "features", "kernels", "models", "networks", "sketches")
+_SUBMODULES = (
+    "datasets",
+    "diagnostics",
+    "display",
+    "distributed",
+    "features",
+    "kernels",
+    "models",
+    "networks",
+    "persistence",
+    "sketches",
+    "tables",
+)
 _NAMES = {
+    "ArcsinhScaler": "ntkit.features",
     "FeatureRidge": "ntkit.models",
     "FeatureRidgeClassifier": "ntkit.models",
     "FeatureRidgeSearch": "ntkit.models",
@@ -44,10 +71,13 @@ _NAMES = {
     "NTKSketch": "ntkit.features",
     "PolynomialSketch": "ntkit.features",
     "RandomFourierFeatures": "ntkit.features",
+    "load": "ntkit.persistence",
     "network_kernel": "ntkit.kernels",
+    "save": "ntkit.persistence",
 }
 
 __all__ = [
+    "ArcsinhScaler",
     "FeatureRidge",
     "FeatureRidgeClassifier",
     "FeatureRidgeSearch",
@@ -60,14 +90,20 @@ __all__ = [
     "PolynomialSketch",
     "RandomFourierFeatures",
     "__version__",
+    "datasets",
     "diagnostics",
     "display",
+    "distributed",
     "features",
     "kernels",
+    "load",
     "models",
     "network_kernel",
     "networks",
+    "persistence",
+    "save",
     "sketches",
+    "tables",
 ]
 
 

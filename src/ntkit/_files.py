@@ -36,6 +36,8 @@ def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata:
 
     arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     text = json.dumps(metadata, allow_nan=False, sort_keys=True)
+    if len(text) > _LARGEST_METADATA // 2:
+        raise ValueError(f"The metadata of '{path}' would take {len(text)} characters; that is too many.")
     content = save(arrays, metadata={_KEY: text, "sha256": _digest(arrays, text)})
     path = Path(path)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
@@ -67,7 +69,9 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, np.ndarr
             if text is None or len(text) > _LARGEST_METADATA:
                 raise FileError(f"'{path}' is a safetensors file, but was not written by ntkit.")
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError, TypeError, KeyError, OverflowError) as error:
+    except FileError:
+        raise
+    except (SafetensorError, OSError, TypeError, KeyError, OverflowError, AttributeError, ValueError) as error:
         raise FileError(f"'{path}' is not a complete ntkit file: {error}.") from error
     if header.get("sha256") != _digest(arrays, text):
         raise FileError(f"'{path}' is damaged: its content does not match its checksum. Write or copy it again.")

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from ntkit._compare import exact_ridge
-from ntkit._report import text_table
+from ntkit._commandline.comparison import exact_ridge
+from ntkit._commandline.writing import text_table
 from ntkit.display import plot_relu_ntk
 
 DEPTHS = (1, 2, 4, 8)

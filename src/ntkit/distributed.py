@@ -20,6 +20,8 @@ from ntkit._validation import describe
 from ntkit.models._blocks import ArraySource, Block, Source, take_rows
 from ntkit.models._statistics import Statistics
 
+__all__ = ["first_rows", "map_rows"]
+
 _FAN_IN = 4  # statistics added up by one task
 _FEWEST_ROWS = 8192  # of a task: its result is as large as m rows of features
 
@@ -36,6 +38,17 @@ def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None,
         Columns of the result; None: it has one axis.
     dtype : dtype, optional
         Of the result; by default that of X if it is floating, else float64.
+
+    Returns
+    -------
+    Dask array
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> X = da.ones((6, 2), chunks=(4, -1))
+    >>> map_rows(lambda rows: rows @ np.ones((2, 3)), X, n_columns=3).chunks
+    ((4, 2), (3,))
     """
     blocks = _rows_together(X)
     shape = (0,) if n_columns is None else (0, n_columns)
@@ -49,7 +62,22 @@ def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None,
 
 
 def first_rows(X: Any) -> Any:
-    """Rows of the first block that has any, computed."""
+    """Rows of the first block that has any, computed.
+
+    Parameters
+    ----------
+    X : Dask array or data frame
+
+    Returns
+    -------
+    array or data frame
+
+    Examples
+    --------
+    >>> import dask.array as da
+    >>> first_rows(da.ones((6, 2), chunks=(4, -1))).shape
+    (4, 2)
+    """
     blocks = _rows_together(X)
     for number in range(blocks.npartitions):
         rows = (blocks.get_partition(number) if _is_frame(blocks) else blocks.blocks[number]).compute()

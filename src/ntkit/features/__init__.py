@@ -5,8 +5,10 @@ from ntkit.features.front import NTKFeatures
 from ntkit.features.gradient import GradientFeatures
 from ntkit.features.ntk import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
 from ntkit.features.polynomial import PolynomialSketch
+from ntkit.features.scaling import ArcsinhScaler
 
 __all__ = [
+    "ArcsinhScaler",
     "GradientFeatures",
     "NTKFeatures",
     "NTKPolynomialSketch",

@@ -116,10 +116,11 @@ class FeatureModel(BaseEstimator):
                 for block in blocks:
                     self._add(self._statistics, block)
             else:  # a bad row must not leave half a call behind
-                new = Statistics(self._statistics.n_components, self._statistics.n_targets, self.n_selection)
+                old = self._statistics
+                new = Statistics(old.n_components, old.n_targets, old.sample.size)
                 for block in blocks:
-                    self._add(new, block, start=self._statistics.count)
-                self._statistics.merge(new)
+                    self._add(new, block, start=old.count)
+                old.merge(new)
             self._solution = None
         return self
 
@@ -279,7 +280,7 @@ class FeatureModel(BaseEstimator):
         check_is_fitted(self)
         if self._solution is None:
             if self._statistics.total_weight() == 0:
-                raise ValueError(f"sample_weight of {type(self).__name__} must not be 0 for all rows.")
+                raise ValueError(f"sample_weight of {type(self).__name__} must not be zero for all rows.")
             self._solution = solve(
                 self._statistics,
                 self.alphas,

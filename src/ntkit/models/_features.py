@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 
 from ntkit import _array
@@ -18,14 +19,12 @@ _ROWS = 16384  # per block
 
 
 def default_features(random_state: Any) -> Any:
-    """Standardized columns, then features of the NTK of depth 1 with a bias."""
-    from sklearn.preprocessing import StandardScaler
-
-    from ntkit.features import NTKFeatures
+    """Columns with their tails drawn in, then features of the NTK of depth 1 with a bias."""
+    from ntkit.features import ArcsinhScaler, NTKFeatures
 
     return Pipeline(
         [
-            ("scale", StandardScaler()),
+            ("scale", ArcsinhScaler()),
             ("features", NTKFeatures(depth=1, n_components=2048, bias="auto", random_state=random_state)),
         ]
     )
@@ -47,7 +46,7 @@ def fit_features(features: Any, source: Source) -> Any:
     """
     features = clone(features)
     if isinstance(source, ArraySource) and not _is_on_disk(source.X):
-        return features.fit(source.X)
+        return features.fit(source.X, None)
     steps = features.steps if isinstance(features, Pipeline) else [("", features)]
     done: list[Any] = []
     for _, step in steps:
@@ -59,8 +58,10 @@ def fit_features(features: Any, source: Source) -> Any:
 
 
 def _fit_step(step: Any, source: Source, before: Callable[[Any], Any]) -> None:
+    if isinstance(step, FrozenEstimator):
+        return
     if not hasattr(step, "partial_fit"):
-        step.fit(before(source.first().X))
+        step.fit(before(source.first().X), None)
         return
     if source.fit_step(step, before):
         return
@@ -68,7 +69,7 @@ def _fit_step(step: Any, source: Source, before: Callable[[Any], Any]) -> None:
         for block in source.blocks(_ROWS):
             step.partial_fit(before(block.X))
         return
-    step.fit(before(source.first().X))
+    step.fit(before(source.first().X), None)
     warnings.warn(
         f"{type(step).__name__} was fitted on the first block of a stream that can be read only once. Pass an iterable "
         "that starts anew each time it is iterated over, or a fitted step in sklearn.frozen.FrozenEstimator.",

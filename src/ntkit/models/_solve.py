@@ -272,7 +272,7 @@ def solve(
     search = _Search(problem, (Eigen if eigen else Cholesky)(problem.A, problem.R, P), grid, selection, loss)
     best = search.whole_grid() if eigen else search.descend()
     if best is None:  # every α was lost in rounding
-        search.factorization = Eigen(problem.A, problem.R, P)
+        search.factorization, search.errors[:] = Eigen(problem.A, problem.R, P), np.nan
         best = search.whole_grid()
     return search.solution(best)
 

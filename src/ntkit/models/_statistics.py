@@ -109,7 +109,8 @@ class Statistics:
         other.place_targets(range(other.n_targets), n_targets)
         rows = other._pending
         if other.gram is not None and self.gram is None:
-            other.gram = other.gram + 0.0
+            other.gram, other.cross, other.y_square = other.gram + 0.0, other.cross + 0.0, other.y_square + 0.0
+            other._pending, other._corrections = [], []
             rows, self.__dict__ = self._pending, other.__dict__
         elif other.gram is not None:
             self._merge_sums(other)
@@ -235,9 +236,11 @@ class Statistics:
         if block_weight == 0.0:
             return
         # A point near the mean, exact in the precision of Z: the mean so far, or that of some first rows.
-        some = slice(0, _SMALL)
-        c = xp.astype(self.z_mean if self.weight else xp.mean(Z[some, :], axis=0), Z.dtype)
-        y_c = self.y_mean if self.weight else xp.mean(Y[some, :], axis=0)
+        some = slice(0, _SMALL if float(xp.sum(weight[:_SMALL])) else None)
+        share = weight[some] / xp.sum(weight[some])
+        z_c = self.z_mean if self.weight else xp.matmul(share, xp.astype(Z[some, :], xp.float64))
+        y_c = self.y_mean if self.weight else xp.matmul(share, Y[some, :])
+        c = xp.astype(z_c, Z.dtype)
         Z -= c
         Y = Y - y_c
         root = xp.sqrt(weight)

@@ -29,7 +29,7 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
     ----------
     features : transformer
         Any scikit-learn transformer: a map of ntkit, or a Pipeline such as
-        ``make_pipeline(StandardScaler(), NTKFeatures(bias="auto"))``, which is the default (None) with 2048
+        ``make_pipeline(ArcsinhScaler(), NTKFeatures(bias="auto"))``, which is the default (None) with 2048
         components. It is cloned and fitted; to use one already fitted wrap it in
         ``sklearn.frozen.FrozenEstimator``.
     alphas : float, array of float or None

@@ -1,8 +1,9 @@
 """The kernel, its parameters and α, chosen by the error on held-out rows within a time budget.
 
 The right kernel matters more than the right sketch of it. All candidates start on few rows with few features; the
-better third goes on to three times the rows with more features, and so on (successive halving, Jamieson and Talwalkar
-2016), until one is left or the time is spent. α comes with each fit, from the rows left out in it.
+better half goes on to three times the rows with twice the features, and so on (successive halving, Jamieson and
+Talwalkar 2016); the last three are compared on all rows, as far as the time goes. α comes with each fit, from the
+rows left out in it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, clone
 from sklearn.pipeline import Pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
@@ -23,12 +23,12 @@ from ntkit._array import Array
 from ntkit._batching import with_progress
 from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._validation import check_bool, check_int, check_real, message
-from ntkit.features import NTKFeatures, RandomFourierFeatures
+from ntkit.features import ArcsinhScaler, NTKFeatures, RandomFourierFeatures
 from ntkit.models._blocks import as_rows, n_rows_of
 from ntkit.models._checks import check_alphas, check_labels, check_targets, to_numpy
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
 
-_FACTOR = 3  # candidates per survivor, and rows of a rung per rows of the one before
+_FINALISTS = 3  # candidates that are compared on all rows, with all features
 _FIRST_ROWS, _FIRST_COMPONENTS = 2000, 512
 
 
@@ -40,7 +40,7 @@ class Rung(NamedTuple):
 
 
 def default_candidates(n_features: int) -> dict[str, Any]:
-    """Maps for standardized rows to choose from: linear, the NTK of several depths, Gaussians of several length scales.
+    """Maps for scaled rows to choose from: linear, the NTK of several depths, Gaussians of several length scales.
 
     Examples
     --------
@@ -115,47 +115,48 @@ class Search(BaseEstimator):
         names = list(self._candidates(X))
         if len(names) == 1:
             return names[0]
-        X_validation, y_validation = _rows(X, validation), y[validation]
+        held_out = _rows(X, validation), y[validation]
         rungs = _rungs(len(train), self.n_components, len(names))
         for number, rung in enumerate(rungs):
             errors: dict[str, float] = {}
             chosen = np.sort(train[: rung.n_rows])
-            X_train, y_train = _rows(X, chosen), y[chosen]
+            some = _rows(X, chosen), y[chosen]
+            # The best of the rung before come first, so that a rung for which there is no time left is not lost.
             for name in with_progress(names, f"rung {number + 1} of {len(rungs)}" if self.progress else None):
-                if errors and self._spent(began, number, rungs):
+                if self._spent(began, rung, Rung(len(y), self.n_components)):
                     break
-                start = time.perf_counter()
-                model = self._estimator(name, rung.n_components, X).fit(X_train, y_train)
-                errors[name] = self._error(model, X_validation, y_validation)
-                self.results_.append(
-                    {
-                        "name": name,
-                        "rung": number,
-                        "n_rows": rung.n_rows,
-                        "n_components": int(model.coef_.shape[-1]),
-                        "error": errors[name],
-                        "alpha": model.alpha_,
-                        "seconds": time.perf_counter() - start,
-                    }
-                )
-            # A rung that the time did not suffice for is judged with the results of the one before.
-            ranked = sorted(errors, key=errors.__getitem__)
-            names = ranked[: max(-(-len(names) // _FACTOR), 1)]
-            if len(names) == 1 or (number + 1 < len(rungs) and self._spent(began, number + 1, rungs)):
-                break
+                errors[name] = self._try(name, number, rung, some, held_out)
+            if errors:
+                names = sorted(errors, key=errors.__getitem__)[: _survivors(len(names))]
         return names[0]
 
-    def _spent(self, began: float, number: int, rungs: list[Rung]) -> bool:
+    def _try(self, name: str, number: int, rung: Rung, some: tuple[Any, Any], held_out: tuple[Any, Any]) -> float:
+        """Fit a candidate on some rows; return its error on those held out."""
+        start = time.perf_counter()
+        model = self._estimator(name, rung.n_components, some[0]).fit(*some)
+        error = self._error(model, *held_out)
+        self.results_.append(
+            {
+                "name": name,
+                "rung": number,
+                "n_rows": n_rows_of(some[0]),
+                "n_components": int(model.coef_.shape[-1]),
+                "error": error,
+                "alpha": model.alpha_,
+                "seconds": time.perf_counter() - start,
+            }
+        )
+        return error
+
+    def _spent(self, began: float, rung: Rung, last: Rung) -> bool:
         """Whether a fit on this rung, and the last one on all rows, would go beyond the budget."""
         if self.time_budget is None:
             return False
-        done = [r for r in self.results_ if r["name"] != "linear"]
-        if not done:
+        sizes = [(Rung(r["n_rows"], r["n_components"]), r["seconds"]) for r in self.results_ if r["name"] != "linear"]
+        if len(sizes) < 3:  # the first fits load compiled code
             return False
-        last = done[-1]
-        rate = last["seconds"] / _cost(Rung(last["n_rows"], last["n_components"]))
-        final = rate * _cost(Rung(rungs[-1].n_rows, self.n_components))
-        return time.perf_counter() - began + rate * _cost(rungs[number]) + final > self.time_budget
+        rate = float(np.median([seconds / _cost(size) for size, seconds in sizes[-5:]]))
+        return time.perf_counter() - began + rate * (_cost(rung) + _cost(last)) > self.time_budget
 
     def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Row numbers to train on, in random order, and to validate on."""
@@ -175,7 +176,7 @@ class Search(BaseEstimator):
         if hasattr(features, "random_state"):
             features.set_params(random_state=keyed(self._seed, name, "features"))
         # Sparse rows keep their zeros; columns of very different size are rare among them.
-        scaler = StandardScaler(with_mean=not _array.is_sparse(X))
+        scaler = ArcsinhScaler(with_mean=not _array.is_sparse(X))
         pipeline = Pipeline([("scale", scaler), ("features", features)])
         return self._model(pipeline, self.alphas, random_state=keyed(self._seed, name, "model"))
 
@@ -240,9 +241,9 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
         Seconds that the search and the final fit may take, about: it is checked before every fit against the time that
         fits have taken so far. None: all candidates are compared.
     candidates : dict or None
-        Unfitted transformers by name; they get standardized rows, and `n_components` and `random_state` set where they
-        have them. "passthrough" is linear regression. None: the NTK of depths 1 to 5 and Gaussian kernels of five
-        length scales, see ``results_``.
+        Unfitted transformers by name; they get rows scaled by :class:`ArcsinhScaler`, and `n_components` and
+        `random_state` set where they have them. "passthrough" is linear regression. None: the NTK of depths 1 to 5 and
+        Gaussian kernels of five length scales, see ``results_``.
     alphas : float, array of float or None
         As for :class:`FeatureRidge`.
     n_validation : int
@@ -257,7 +258,7 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
     best_name_ : str
         Name of the candidate chosen.
     best_estimator_ : FeatureRidge
-        It, fitted on all rows; its features are a Pipeline of ``StandardScaler`` and the map.
+        It, fitted on all rows; its features are a Pipeline of :class:`ArcsinhScaler` and the map.
     results_ : list of dict
         All fits: "name", "rung", "n_rows", "n_components", "error" (held-out mean squared error), "alpha",
         "seconds".
@@ -391,20 +392,24 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
 
 
 def _rungs(n_rows: int, n_components: int, n_candidates: int) -> list[Rung]:
-    """Sizes from the first to the last comparison: rows times three, features towards the final number."""
+    """Sizes of the comparisons: rows times three and features times two, the last with all of both."""
     rungs = []
-    rows, components = min(_FIRST_ROWS, n_rows), min(_FIRST_COMPONENTS, n_components)
-    while n_candidates > 1:
-        rungs.append(Rung(rows, components))
-        n_candidates = -(-n_candidates // _FACTOR)
-        rows, components = min(_FACTOR * rows, n_rows), min(2 * components, n_components)
-    return rungs
+    rows, components = _FIRST_ROWS, _FIRST_COMPONENTS
+    while n_candidates > _FINALISTS and rows < n_rows:
+        rungs.append(Rung(rows, min(components, n_components)))
+        n_candidates, rows, components = _survivors(n_candidates), 3 * rows, 2 * components
+    return [*rungs, Rung(n_rows, n_components)]
+
+
+def _survivors(n_candidates: int) -> int:
+    """How many candidates go on: half of them, three at least."""
+    return max(-(-n_candidates // 2), min(_FINALISTS, n_candidates))
 
 
 def _cost(rung: Rung) -> float:
     """Time of a fit, up to a factor: the product ZᵀZ and some factorizations."""
     m = rung.n_components
-    return rung.n_rows * m**2 + 3.0 * m**3 + 1e8
+    return rung.n_rows * m**2 + 4.0 * m**3 + 1e9
 
 
 def _rows(X: Any, numbers: np.ndarray) -> Any:

@@ -1,0 +1,286 @@
+"""Commands and their options; what they do is in ``commands``."""
+
+# ruff: noqa: D301 (click wants \b, a real backspace, before paragraphs that it must not fill)
+
+from __future__ import annotations
+
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ntkit import __version__
+
+app = typer.Typer(
+    name="ntkit",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Task(StrEnum):
+    """What to learn."""
+
+    auto = "auto"
+    regression = "regression"
+    classification = "classification"
+
+
+class Kernel(StrEnum):
+    """Kernels to search."""
+
+    auto = "auto"
+    ntk = "ntk"
+    gaussian = "gaussian"
+    linear = "linear"
+
+
+_OUTPUTS = (".csv", ".csv.gz", ".tsv", ".parquet", ".pq")
+
+Data = Annotated[Path, typer.Argument(metavar="DATA", help="CSV, TSV, Parquet or NPZ file.", show_default=False)]
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="File written by 'ntkit fit'.", show_default=False)]
+Target = Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict.", show_default=False)]
+TaskOption = Annotated[Task, typer.Option(help="What to learn; auto looks at the target.")]
+Test = Annotated[float, typer.Option(metavar="FRACTION", help="Part of the rows held out to test on; 0: none.")]
+Drop = Annotated[
+    list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; may be repeated.", show_default=False)
+]
+DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"ntkit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Kernel methods on tables: neural tangent kernels and their relatives, by explicit features.
+
+    \b
+    Examples:
+      ntkit fit train.csv --target price --output price.ntkit
+      ntkit predict price.ntkit new.csv --output predictions.csv
+      ntkit demo
+    """
+
+
+@app.command(short_help="Learn to predict a column of a table.")
+def fit(
+    data: Data,
+    target: Target,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="MODEL", help="File for the model.", show_default=False)
+    ],
+    task: TaskOption = Task.auto,
+    time_budget: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0, help="Time for the search; the last fit, on all rows, comes on top."),
+    ] = 60.0,
+    components: Annotated[int, typer.Option(min=1, help="Number of features of the model.")] = 4096,
+    test: Test = 0.2,
+    drop: Drop = None,
+    drop_missing_target: DropMissing = False,
+    seed: Seed = 0,
+    kernel: Annotated[Kernel, typer.Option(help="Kernels to search.")] = Kernel.auto,
+    depth: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Depth of the NTK instead of a search.", show_default=False)
+    ] = None,
+    lengthscale: Annotated[
+        float | None,
+        typer.Option(
+            metavar="S",
+            help="Length scale of the Gaussian kernel, of standardized columns, instead of a search.",
+            show_default=False,
+        ),
+    ] = None,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Save what 'predict --std' needs too: 8 components² bytes.")
+    ] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Learn to predict a column of a table; find the kernel, its parameters and the penalty.
+
+    Numbers are used as they are, text becomes one column per value, missing values are allowed. The kernels
+    are compared on held-out rows, the best is tested on rows that the search has not seen, then fitted on all rows.
+
+    \b
+    Examples:
+      ntkit fit houses.csv --target price --output price.ntkit
+      ntkit fit digits.npz -t y -o digits.ntkit --task classification --components 8192
+      ntkit fit log.parquet -t load -o load.ntkit --drop id --kernel ntk --depth 2 --json
+    """
+    _check_fraction(test, may_be_zero=True)
+    if depth is not None and kernel in (Kernel.gaussian, Kernel.linear):
+        raise typer.BadParameter(f"--depth is for --kernel ntk, not {kernel}.")
+    if lengthscale is not None and kernel in (Kernel.ntk, Kernel.linear):
+        raise typer.BadParameter(f"--lengthscale is for --kernel gaussian, not {kernel}.")
+    if lengthscale is not None and not 0 < lengthscale < float("inf"):
+        raise typer.BadParameter(f"--lengthscale must be positive. Got {lengthscale:g}.")
+    from ntkit._commandline import commands, texts
+
+    report = commands.fit(
+        data, target, output, task=task, time_budget=time_budget, components=components, test=test, drop=drop or (),
+        drop_missing_target=drop_missing_target, seed=seed, kernel=kernel, depth=depth, lengthscale=lengthscale,
+        statistics=statistics, progress=_progress(json, quiet),
+    )  # fmt: skip
+    _show(report, texts.fit, json, quiet)
+
+
+@app.command(short_help="Predict the rows of a table.")
+def predict(
+    model: Model,
+    data: Data,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="CSV, TSV or Parquet file to write.", show_default=False),
+    ],
+    proba: Annotated[bool, typer.Option("--proba", help="Write the probabilities of the classes too.")] = False,
+    std: Annotated[bool, typer.Option("--std", help="Write standard deviations too (fit with --statistics).")] = False,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Predict the rows of a table with a saved model; one row of output for each row of the table.
+
+    Columns are found by name; those that the model does not know are ignored.
+
+    \b
+    Examples:
+      ntkit predict price.ntkit new.csv --output predictions.csv
+      ntkit predict digits.ntkit new.npz --output predictions.parquet --proba
+    """
+    if not output.name.lower().endswith(_OUTPUTS):
+        raise typer.BadParameter(f"--output must end in {', '.join(_OUTPUTS)}. Got '{output}'.")
+    from ntkit._commandline import commands, texts
+
+    _show(commands.predict(model, data, output, proba=proba, std=std), texts.predict, json, quiet)
+
+
+@app.command(short_help="Test a saved model on a table.")
+def evaluate(
+    model: Model,
+    data: Data,
+    target: Target,
+    drop_missing_target: DropMissing = False,
+    json: Json = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Test a saved model on a table, beside the best constant prediction.
+
+    \b
+    Examples:
+      ntkit evaluate price.ntkit test.csv --target price
+      ntkit evaluate digits.ntkit digits.npz --target y_test --json
+    """
+    from ntkit._commandline import commands, texts
+
+    report = commands.evaluate(model, data, target, drop_missing_target=drop_missing_target)
+    _show(report, texts.evaluate, json, False)
+
+
+@app.command(short_help="Compare feature maps on a table.")
+def compare(
+    context: typer.Context,
+    data: Data,
+    target: Target,
+    components: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of features.")] = "256,1024,4096",
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for a plot and a page.", show_default=False),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Draws of each map; errors are averaged.")] = 1,
+    max_exact: Annotated[int, typer.Option(min=0, help="Most training rows for exact kernels.")] = 5000,
+    task: TaskOption = Task.auto,
+    test: Test = 0.2,
+    drop: Drop = None,
+    drop_missing_target: DropMissing = False,
+    seed: Seed = 0,
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Compare feature maps, and exact kernels where the rows are few enough: error, time and size.
+
+    \b
+    Examples:
+      ntkit compare houses.csv --target price
+      ntkit compare houses.csv -t price --components 512,2048 --seeds 3 --output comparison
+    """
+    _check_fraction(test, may_be_zero=False)
+    sizes = _sizes(components)
+    from ntkit._commandline import commands, texts
+
+    report = commands.compare(
+        data, target, task=task, components=sizes, output=output, seeds=seeds, seed=seed, test=test,
+        max_exact=max_exact, drop=drop or (), drop_missing_target=drop_missing_target,
+        progress=_progress(json, quiet), command_line=shlex.join(["ntkit", *(context.obj or [])]),
+    )  # fmt: skip
+    _show(report, texts.compare, json, quiet)
+
+
+@app.command(short_help="Handwritten digits in seconds.")
+def demo(
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the plot; made if missing.")
+    ] = Path("demo"),
+    json: Json = False,
+    quiet: Quiet = False,
+    debug: Debug = False,  # noqa: ARG001
+) -> None:
+    """Classify handwritten digits: linear, Gaussian and NTK features, and the exact NTK. Takes seconds.
+
+    \b
+    Examples:
+      ntkit demo
+      ntkit demo --output pictures --json
+    """
+    from ntkit import demo as digits
+
+    _show(digits.run(output, progress=_progress(json, quiet)), digits.text, json, quiet)
+
+
+def _progress(json: bool, quiet: bool) -> bool:
+    return not json and not quiet and sys.stderr.isatty()
+
+
+def _show(report: dict[str, Any], text: Any, json: bool, quiet: bool) -> None:
+    from ntkit._commandline import writing
+
+    if json:
+        print(writing.to_json(report))
+    elif not quiet:
+        print(text(report))
+
+
+def _check_fraction(test: float, *, may_be_zero: bool) -> None:
+    if not (0 <= test < 1) or (test == 0 and not may_be_zero):
+        low = "0 or more" if may_be_zero else "more than 0"
+        raise typer.BadParameter(f"--test must be {low} and less than 1. Got {test:g}.")
+
+
+def _sizes(text: str) -> list[int]:
+    try:
+        sizes = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        sizes = []
+    if not sizes or sizes[0] < 1:
+        raise typer.BadParameter(f"--components must be positive whole numbers separated by commas. Got '{text}'.")
+    return sizes

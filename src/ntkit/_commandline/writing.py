@@ -1,0 +1,246 @@
+"""What the commands show: text tables, JSON, the plot and the page of a comparison."""
+
+from __future__ import annotations
+
+import html
+import json
+import math
+import platform
+from base64 import b64encode
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_COLOURS = ("#440154", "#3b7dd8", "#e07b00", "#2a9d5c", "#c2255c", "#7a7a7a", "#8c6d31", "#17becf")
+_MARKERS = {"polynomial": "o", "random": "s", "sketch": "^", "Fourier": "o", "RBFSampler": "s", "exact": "*", "": "D"}
+_DASHES = {"random": (0, (4, 2)), "sketch": (0, (1, 1.5)), "RBFSampler": (0, (4, 2))}
+_LEVELS: dict[str, Any] = {"exact": (0, (8, 3)), "": (0, (1, 3))}  # no size to choose: horizontal lines
+_STYLE = """
+:root { color-scheme: light }
+body { font: 16px/1.5 system-ui, sans-serif; color: #1c1c1e; max-width: 60rem; margin: 0 auto; padding: 1rem }
+h1 { font-size: 1.5rem; line-height: 1.2; margin: .5rem 0 1rem }
+h2 { font-size: 1.15rem; margin: 2rem 0 .5rem }
+img { width: 100%; height: auto }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: 0 }
+dt { color: #666 }
+dd { margin: 0; overflow-wrap: anywhere }
+.wide { overflow-x: auto }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem }
+th, td { padding: .3rem .6rem; text-align: right; border-bottom: 1px solid #e4e4e7; white-space: nowrap }
+th { border-bottom: 2px solid #1c1c1e }
+td.text, th.text { text-align: left }
+tr.best td { background: #efe6f5; font-weight: 600 }
+code { background: #f4f4f5; padding: .1rem .3rem; border-radius: .2rem; overflow-wrap: anywhere }
+footer { color: #666; font-size: .85rem; margin-top: 2rem }
+"""
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number as text, with so many significant digits; other values as they are.
+
+    Examples
+    --------
+    >>> [number(v) for v in (0.123456, 12345.678, 1e-7, 7, None, "a")]
+    ['0.1235', '12346', '1.000e-07', '7', '–', 'a']
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if not isinstance(value, float | np.floating):
+        return str(value)
+    size = abs(float(value))
+    if size == 0 or 1e-3 <= size < 1e7:
+        decimals = digits - 1 - (math.floor(math.log10(size)) if size else 0)
+        return f"{value:.{max(decimals, 0)}f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, left: int = 1) -> str:
+    """Rows under a header, as wide as it takes; the first `left` columns are text, the others go to the right.
+
+    Examples
+    --------
+    >>> print(text_table(["kernel", "error"], [["linear", 0.51234], ["ntk", 12.25]]))
+    kernel  error
+    linear  0.512
+    ntk    12.250
+    """
+    columns = [_column([row[i] for row in rows]) for i in range(len(header))]
+    widths = [max(map(len, [name, *column])) for name, column in zip(header, columns, strict=True)]
+    lines = []
+    for line in [list(header), *map(list, zip(*columns, strict=True))]:
+        parts = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
+        lines.append(" ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def _column(values: Sequence[Any]) -> list[str]:
+    """Numbers of a column with equally many decimals, if that suits them all."""
+    sizes = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v) and v != 0]
+    if not sizes or max(sizes) >= 1e5 * min(sizes) or min(sizes) < 1e-4 or max(sizes) >= 1e7:
+        return [number(value, 3) for value in values]
+    low, high = (math.floor(math.log10(f(sizes))) for f in (min, max))
+    decimals = max(2 - low, 3 - high, 0)
+    return [f"{v:.{decimals}f}" if isinstance(v, float) and math.isfinite(v) else number(v) for v in values]
+
+
+def to_json(value: Any) -> str:
+    """One JSON object on one line; NaN and infinities become null."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that results depend on."""
+    found = {"python": platform.python_version()}
+    for name in ("ntkit", "numpy", "scipy", "scikit-learn", "numba"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def plot_comparison(results: Sequence[dict[str, Any]], label: str) -> Any:
+    """Figure of error against fit time and against the number of features."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("Plots need matplotlib: pip install 'ntkit[plot]'.") from error
+
+    figure = Figure(figsize=(9.5, 5.6), layout="constrained")
+    time, size = figure.subplots(1, 2, sharey=True)
+    kernels = list(dict.fromkeys(r["kernel"] for r in results))
+    colours = {kernel: _COLOURS[i % len(_COLOURS)] for i, kernel in enumerate(kernels)}
+    for kernel, method in dict.fromkeys((r["kernel"], r["map"]) for r in results):
+        rows = sorted(
+            (r for r in results if (r["kernel"], r["map"]) == (kernel, method)), key=lambda r: r["n_components"]
+        )
+        errors = [r["error"] for r in rows]
+        style = {
+            "color": colours[kernel],
+            "marker": _MARKERS.get(method, "o"),
+            "linestyle": _DASHES.get(method, "-"),
+            "markersize": 11 if method == "exact" else 6,
+            "markeredgecolor": "white",
+            "markeredgewidth": 0.6,
+            "linewidth": 1.4,
+        }
+        time.plot([r["fit_seconds"] for r in rows], errors, **style)
+        if method in _LEVELS:
+            size.axhline(errors[0], color=colours[kernel], linewidth=1.2, linestyle=_LEVELS[method])
+        else:
+            size.plot([r["n_components"] for r in rows], errors, **style)
+    _finish(time, size, results, label)
+    _legends(figure, colours, list(dict.fromkeys(r["map"] for r in results)))
+    return figure
+
+
+def _finish(time: Any, size: Any, results: Sequence[dict[str, Any]], label: str) -> None:
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    errors = [r["error"] for r in results if r["error"] > 0]
+    for ax, text in ((time, "fit time in seconds"), (size, "number of features")):
+        ax.set_xscale("log")
+        ax.set_xlabel(text)
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+        if errors and len(errors) == len(results):
+            ax.set_yscale("log")
+        ax.grid(True, which="major", color="#e8e8ea", linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.spines[["top", "right"]].set_visible(False)
+        wide = errors and max(errors) > 8 * min(errors)
+        if ax.get_yscale() == "log" and wide:
+            ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        ax.yaxis.set_minor_formatter(NullFormatter() if wide else FuncFormatter(lambda y, _: f"{y:.3g}"))
+    ticks = sorted({r["n_components"] for r in results if r["map"] not in _LEVELS})
+    size.set_xticks(ticks, [str(t) for t in ticks])
+    size.set_xlim(ticks[0] / 1.3, ticks[-1] * 1.3)
+    size.xaxis.set_minor_formatter(NullFormatter())
+    time.set_ylabel(label)
+
+
+def _legends(figure: Any, colours: dict[str, str], methods: Sequence[str]) -> None:
+    """Colours name kernels, markers name maps; beneath the axes, where no data are."""
+    from matplotlib.lines import Line2D
+
+    names = {"": "the columns themselves", "exact": "exact kernel, no features"}
+    handles = [Line2D([], [], color=colour, linewidth=4, label=kernel) for kernel, colour in colours.items()]
+    shared: dict[tuple[str, Any], list[str]] = {}
+    for method in methods:
+        dashes = _LEVELS.get(method, _DASHES.get(method, "-"))
+        shared.setdefault((_MARKERS.get(method, "o"), dashes), []).append(names.get(method, method))
+    handles += [
+        Line2D([], [], color="#444", marker=marker, linestyle=dashes, label=" / ".join(labels))
+        for (marker, dashes), labels in shared.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+
+
+def comparison_page(report: dict[str, Any], picture: bytes) -> str:
+    """A page that needs nothing but itself."""
+    best = min(report["results"], key=lambda r: r["error"])
+    header = ("kernel", "map", "features", report["error_label"], "fit, seconds", "prediction, seconds", "alpha")
+    keys = ("kernel", "map", "n_components", "error", "fit_seconds", "predict_seconds", "alpha")
+    head = "".join(f"<th{' class=text' if i < 2 else ''}>{html.escape(name)}</th>" for i, name in enumerate(header))
+    body = []
+    for row in report["results"]:
+        cells = [f"{row[key]:.3f}" if key.endswith("seconds") else number(row[key]) for key in keys]
+        if row["error_std"] is not None:
+            cells[3] += f" ± {number(row['error_std'], 2)}"
+        line = "".join(f"<td{' class=text' if i < 2 else ''}>{html.escape(cell)}</td>" for i, cell in enumerate(cells))
+        body.append(f"<tr{' class=best' if row is best else ''}>{line}</tr>")
+    facts = "".join(
+        f"<dt>{html.escape(name)}</dt><dd>{html.escape(number(value))}</dd>" for name, value in report["facts"].items()
+    )
+    packages = ", ".join(f"{name} {text}" for name, text in report["versions"].items())
+    title = f"Feature maps compared on {report['data']}"
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{html.escape(title)}</title>
+<style>{_STYLE}</style>
+</head>
+<body>
+<h1>{html.escape(title)}</h1>
+<p>Smallest error: <strong>{html.escape(best["kernel"])}</strong>{html.escape(_by(best))},
+{html.escape(report["error_label"])} {number(best["error"])}, fitted in {number(best["fit_seconds"], 2)} s.</p>
+<h2>Data</h2>
+<dl>{facts}</dl>
+<h2>Error against time and size</h2>
+<img alt="Test error of all maps against fit time and against the number of features"
+ src="data:image/png;base64,{b64encode(picture).decode()}">
+<h2>All results</h2>
+<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>
+{chr(10).join(body)}
+</tbody></table></div>
+<footer><p>Ridge {html.escape(report["task"])}; columns standardized; alpha chosen on training rows; every error is on
+the same rows, which no fit has seen. Fit time covers features, alpha and weights. The smallest of many errors
+on the same rows flatters: test your choice on others.</p>
+<p><code>{html.escape(report["command_line"])}</code></p>
+<p>{html.escape(packages)}</p></footer>
+</body>
+</html>
+"""
+
+
+def _by(row: dict[str, Any]) -> str:
+    return f" ({row['map']}, {row['n_components']} features)" if row["map"] not in ("", "exact") else f" {row['map']}"

@@ -1,0 +1,1 @@
+"""Estimators as JSON data and arrays, for files."""

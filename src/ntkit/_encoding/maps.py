@@ -1,0 +1,162 @@
+"""Feature maps: parameters and a seed, from which the draws are made again.
+
+So files are small, and no index from a file gets near compiled code.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ntkit import __version__
+from ntkit._encoding.estimators import OtherDrawsError, Reader, Writer, as_seed, column_names, read_columns, read_seed
+from ntkit._encoding.values import require
+from ntkit._validation import check_bool, check_int, check_real
+
+MARK = "_n_features_out"
+MOST_DRAWS = 2**34
+_MOST_FEATURES = {False: 2**27, True: 2**31 - 1}  # of dense, of sparse rows
+_DEEPEST = 10**4
+_KEYS = ("n_features_in_", "feature_names_in_", "sparse", "seed", "lengthscale_", "n_components_", "fingerprint")
+
+
+def n_columns(model: Any) -> int:
+    """Number of features."""
+    return int(model._n_features_out)
+
+
+def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[str, Any]:
+    """Data of a fitted map, after a check that the map can be made from it."""
+    state = {
+        "n_features_in_": int(model.n_features_in_),
+        "feature_names_in_": column_names(model),
+        "sparse": bool(model._sparse),
+        "seed": writer.value(as_seed(model._seed), where),
+        "lengthscale_": getattr(model, "lengthscale_", None),
+        "n_components_": n_columns(model),
+        "fingerprint": writer.value(_fingerprint(model).tolist(), where),
+    }
+    name = type(model).__name__
+    try:
+        Reader({}, version=__version__, tolerance=1e-9).estimator(node | {"state": state}, where)
+    except OtherDrawsError as error:
+        raise ValueError(
+            f"{where}, a {name}, has other parameters than when it was fitted, and could not be loaded again. "
+            "Fit it again, or set them back."
+        ) from error
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}, a {name}, could not be loaded again: {error}") from error
+    return state
+
+
+def read(reader: Reader, model: Any, state: Any, where: str) -> None:
+    """Make the draws of a map, and check that they are those it had."""
+    require(state, where, *_KEYS)
+    sparse = check_bool(state["sparse"], "sparse", where)
+    most = _MOST_FEATURES[sparse]
+    n_features = check_int(state["n_features_in_"], "n_features_in_", where, minimum=1, maximum=most)
+    seed = read_seed(reader, state["seed"], where)
+    given = {"random_state": model.random_state}
+    if hasattr(model, "lengthscale"):
+        given["lengthscale"] = model.lengthscale
+        model.lengthscale = check_real(state["lengthscale_"], "lengthscale_", where, minimum=0, strict=True)
+    elif state["lengthscale_"] is not None:
+        raise ValueError(f"{where} has no length scale")
+    if not _gives(model.random_state, seed):
+        model.random_state = seed
+    n_draws = _count_draws(model, n_features)
+    if n_draws > MOST_DRAWS:
+        raise ValueError(f"{where} needs some {float(n_draws):.1e} random numbers, more than {MOST_DRAWS:.1e}")
+    model.fit(_rows(1, n_features, sparse=sparse))
+    for name, value in given.items():
+        setattr(model, name, value)
+    read_columns(model, state, where)
+    _check_draws(reader, model, state, where)
+
+
+def _gives(random_state: Any, seed: np.random.SeedSequence) -> bool:
+    """Whether an int as `random_state` stands for a seed."""
+    number = isinstance(random_state, int) and not isinstance(random_state, bool)
+    return number and np.random.SeedSequence(random_state).state == seed.state
+
+
+def _check_draws(reader: Reader, model: Any, state: dict[str, Any], where: str) -> None:
+    expected, found = state["n_components_"], _fingerprint(model)
+    if n_columns(model) != expected:
+        raise OtherDrawsError(f"{where}, a {type(model).__name__}, has {n_columns(model)} components, not {expected}.")
+    saved = np.array(reader.value(state["fingerprint"], where), dtype=np.float64)
+    if found.shape != saved.shape:
+        raise ValueError(f"the fingerprint of {where} must have the shape {found.shape}")
+    scale = np.abs(found).max(axis=1, keepdims=True, initial=0.0, where=np.isfinite(found))
+    if not np.isclose(found, saved, rtol=0, atol=reader.tolerance * scale, equal_nan=True).all():
+        raise OtherDrawsError(
+            f"The features of {where}, a {type(model).__name__}, are not those it had when it was saved."
+        )
+
+
+def _fingerprint(model: Any) -> np.ndarray:
+    """Some features of some rows, (3, 16) or fewer."""
+    size = getattr(model, "lengthscale_", 1.0)
+    size /= getattr(model, "gamma", 1.0) ** 0.5 or 1.0
+    X = _rows(3, model.n_features_in_, sparse=model._sparse, size=size)
+    chosen = np.unique(np.linspace(0, n_columns(model) - 1, 16).astype(np.int64))
+    with np.errstate(all="ignore"):
+        return np.asarray(model._transform(X))[:, chosen]
+
+
+def _rows(n_rows: int, n_features: int, *, sparse: bool, size: float = 0.0) -> Any:
+    """Rows of norm `size`, the same everywhere; at most 1024 entries of sparse ones are not 0."""
+    columns = np.arange(n_features)
+    if sparse:
+        columns = np.unique(np.linspace(0, n_features - 1, min(n_features, 1024)).astype(np.int64))
+    factors = np.array([[389], [577], [811]])[:n_rows]
+    values = factors * (columns + 1) % 1021 - 510.5
+    values *= size / np.linalg.norm(values, axis=1, keepdims=True)
+    if not sparse:
+        return values
+    from scipy.sparse import csr_matrix
+
+    starts = np.arange(n_rows + 1) * len(columns)
+    return csr_matrix((values.ravel(), np.tile(columns, n_rows), starts), shape=(n_rows, n_features))
+
+
+def _count_draws(model: Any, d: int) -> int:
+    """Bound for the random numbers that a map for rows of d features draws, after a check of its sizes."""
+    name = type(model).__name__
+    sizes = {
+        key: check_int(value, key, name, minimum=1)
+        for key, value in model.get_params(deep=False).items()
+        if (key in ("depth", "width", "gibbs_sweeps") or key.endswith(("degree", "components")))
+        and value is not None
+        and value != "auto"
+    }
+    depth = check_int(sizes.get("depth", 1), "depth", name, maximum=_DEEPEST)
+    if name == "NTKFeatures":
+        d += 1
+        name = {"random": "NTKRandomFeatures", "gradient": "GradientFeatures"}.get(model.method, "")
+    if name == "GradientFeatures":
+        return _count_weights(model, d, depth)
+    if name == "RandomFourierFeatures":
+        return d * (sizes["n_components"] + 1)
+    if name == "NTKRandomFeatures":
+        half = sizes["n_components"] // 2 + 1
+        hidden, steps = sizes.get("hidden_components", half), sizes.get("step_components", half)
+        return sizes.get("gibbs_sweeps", 1) * (max(hidden, 2 * half) + steps) * (d + (depth - 1) * hidden)
+    # Trees: less than ten nodes for each degree, with two rows and two signs for each component.
+    largest = max([256, *(value for key, value in sizes.items() if key == "width" or key.endswith("components"))])
+    degree = sum(value for key, value in sizes.items() if key.endswith("degree")) or 128
+    dense = largest**2 if getattr(model, "projection", False) else 0
+    return 10 * degree * (2 * d + 8 * largest * depth) + dense
+
+
+def _count_weights(model: Any, d: int, depth: int) -> int:
+    """Weights of the network whose gradients are the features."""
+    from ntkit.features.gradient import GradientFeatures, _shapes
+    from ntkit.networks import fully_connected
+
+    if not isinstance(model, GradientFeatures):
+        model = GradientFeatures(fully_connected(depth), n_components=model.n_components)
+    model.n_features_in_ = d
+    layers = model._check_layers()
+    return sum(fan_out * fan_in for fan_out, fan_in in _shapes(layers, d, model._width(layers)))

@@ -1,0 +1,79 @@
+"""The ``ntkit`` command: fit, predict, evaluate, compare, demo. Needs ``pip install 'ntkit[cli]'``."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code: 0, 1 for an error in data or files, 2 for one in the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        What follows ``ntkit``; by default that of the process. ``--debug`` shows where an error came from.
+
+    Returns
+    -------
+    int
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # ℓ and ± on a terminal that has none
+    try:
+        from ntkit._commandline.app import app
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] != "typer":
+            raise
+        return _fail("the command line needs some packages more: pip install 'ntkit[cli]'", 1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", UserWarning)
+            warnings.showwarning = _note
+            return int(app(args=arguments, prog_name="ntkit", standalone_mode=False, obj=arguments) or 0)
+    except KeyboardInterrupt:
+        return _fail("interrupted", 130)
+    except Exception as error:
+        if hasattr(error, "format_message"):  # of click, or of the copy of it that typer brings
+            return _usage(error)
+        if "--debug" in arguments or not isinstance(
+            error, ValueError | TypeError | OSError | ImportError | MemoryError
+        ):
+            raise
+        return _fail(_text(error), 1)
+
+
+def _usage(error: Any) -> int:
+    if type(error).__name__ == "NoArgsIsHelpError":
+        print(error.format_message(), file=sys.stderr)
+        return int(error.exit_code)
+    context = getattr(error, "ctx", None)
+    if context is not None:
+        print(context.get_usage(), file=sys.stderr)
+    code = _fail(error.format_message(), int(error.exit_code))
+    if context is not None:
+        print(f"Try '{context.command_path} --help'.", file=sys.stderr)
+    return code
+
+
+def _text(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return f"there is not enough memory. {error} Fewer --components need less.".replace("  ", " ")
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: '{error.filename}'" if error.filename else error.strerror
+    return str(error) or type(error).__name__
+
+
+def _fail(text: str, code: int) -> int:
+    print(f"error: {text}", file=sys.stderr)
+    return code
+
+
+def _note(message: Any, *_: Any, **__: Any) -> None:
+    print(f"note: {message}", file=sys.stderr)

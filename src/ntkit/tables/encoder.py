@@ -1,0 +1,273 @@
+"""Columns of tables as numbers, and what kind of target a column is."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ntkit._validation import check_int, describe
+from ntkit.tables._columns import (
+    Number,
+    Text,
+    as_frame,
+    check_frame,
+    fit_column,
+    fit_number,
+    from_data,
+    has_names,
+    to_numbers,
+    typed,
+)
+
+_FEW_CLASSES = 20
+
+
+class TableEncoder(TransformerMixin, BaseEstimator):
+    """Columns of a data frame as a float32 matrix: numbers as they are, text one-hot.
+
+    Missing numbers become the mean of the column in `fit`, and a column with missing numbers in `fit` gets a second
+    column, 1 where the number is missing. Text, category and mixed columns get one column for each level; missing is a
+    level. Columns of dates, lists and other objects, infinite numbers, and text that is nearly all different (more
+    than `max_categories` levels and more than half as many levels as rows: an identifier) are refused.
+
+    In `transform` columns are found by name, in any order; others are ignored. A level not met in `fit` is all zeros,
+    or belongs to the others if there is a column for them; a number missing for the first time is the mean.
+
+    Parameters
+    ----------
+    max_categories : int, default=50
+        Most levels of a column, the most frequent ones; all others share one column.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        If `fit` sees a data frame.
+
+    Notes
+    -----
+    Arrays are columns of numbers named x0, x1, …; data frames need pandas. float32 keeps seven digits, so a column that
+    varies by less than 10⁻⁴ of its size, such as time in seconds since 1970, has its mean subtracted.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from ntkit.tables import TableEncoder
+    >>> frame = pd.DataFrame({"width": [1.0, None, 3.0], "colour": ["red", "blue", "red"]})
+    >>> encoder = TableEncoder().fit(frame)
+    >>> encoder.get_feature_names_out().tolist()
+    ['width', 'width=(missing)', 'colour=blue', 'colour=red']
+    >>> encoder.transform(frame)
+    array([[1., 0., 0., 1.],
+           [2., 1., 1., 0.],
+           [3., 0., 0., 1.]], dtype=float32)
+    """
+
+    def __init__(self, *, max_categories: int = 50):
+        self.max_categories = max_categories
+
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Learn means and levels.
+
+        Parameters
+        ----------
+        X : data frame or array of shape (n_samples, n_features)
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        most = check_int(self.max_categories, "max_categories", type(self).__name__, minimum=1)
+        frame = as_frame(X)
+        columns: list[Number | Text]
+        if frame is None or not has_names(frame):
+            X = self._check_array(X if frame is None else frame.to_numpy(), reset=True)
+            columns = [fit_number(f"x{i}", X[:, i]) for i in range(X.shape[1])]
+            self.__dict__.pop("feature_names_in_", None)
+        else:
+            columns = [fit_column(frame[name], name, most) for name in check_frame(frame)]
+            self.feature_names_in_ = np.array(list(frame.columns), dtype=object)
+        self.n_features_in_ = len(columns)
+        self._columns = columns
+        return self
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Encode rows.
+
+        Parameters
+        ----------
+        X : data frame or array of shape (n_samples, n_features)
+
+        Returns
+        -------
+        ndarray of float32 of shape (n_samples, n_features_out)
+        """
+        check_is_fitted(self)
+        columns = self._rows(X)
+        n_rows = len(columns[0])
+        widths = [len(spec.names) for spec in self._columns]
+        out = np.empty((n_rows, sum(widths)), dtype=np.float32)
+        start = 0
+        for spec, column, width in zip(self._columns, columns, widths, strict=True):
+            part = out[:, start : start + width]
+            spec.put(to_numbers(column, spec.name) if isinstance(spec, Number) else column, part)
+            start += width
+        return out
+
+    def _rows(self, X: Any) -> Any:
+        """The columns of `X` in the order of `fit`."""
+        owner = type(self).__name__
+        frame = as_frame(X)
+        if not hasattr(self, "feature_names_in_"):
+            return self._check_array(X, reset=False).T
+        if frame is None or not has_names(frame):
+            texts = [spec.name for spec in self._columns if isinstance(spec, Text)]
+            if texts:
+                raise TypeError(
+                    f"This {owner} was fitted on a data frame with columns of text such as '{texts[0]}', and needs "
+                    f"data frames. Got {describe(X)}."
+                )
+            return self._check_array(X if frame is None else frame.to_numpy(), reset=False).T
+        missing = [name for name in self.feature_names_in_ if name not in frame.columns]
+        if missing:
+            plural = "s" * (len(missing) > 1)
+            raise ValueError(
+                f"The table lacks the column{plural} {', '.join(map(repr, missing))}, which this {owner} was fitted on."
+            )
+        check_frame(frame[list(self.feature_names_in_)])
+        return [frame[name] for name in self.feature_names_in_]
+
+    def _check_array(self, X: Any, *, reset: bool) -> np.ndarray:
+        types = [np.float64, np.float32]
+        return validate_data(self, X, dtype=types, ensure_all_finite="allow-nan", reset=reset, estimator=self)
+
+    def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
+        """Names of the columns made: ``width``, ``width=(missing)``, ``colour=red``, ``colour=(other)``.
+
+        Parameters
+        ----------
+        input_features : array of str, optional
+            Names of the columns, if `fit` has seen an array.
+
+        Returns
+        -------
+        ndarray of str
+        """
+        check_is_fitted(self)
+        specs = self._columns
+        if input_features is not None:
+            names = np.asarray(input_features, dtype=object)
+            if hasattr(self, "feature_names_in_") and not np.array_equal(self.feature_names_in_, names):
+                raise ValueError("input_features is not equal to feature_names_in_")
+            if len(names) != self.n_features_in_:
+                raise ValueError(
+                    f"input_features should have length equal to number of features ({self.n_features_in_}), got "
+                    f"{len(names)}"
+                )
+            return np.array(
+                [new + name[len(s.name) :] for s, new in zip(specs, names, strict=True) for name in s.names],
+                dtype=object,
+            )
+        return np.array([name for spec in specs for name in spec.names], dtype=object)
+
+    @property
+    def text_columns_(self) -> list[str]:
+        """Names of the columns encoded as text."""
+        check_is_fitted(self)
+        return [spec.name for spec in self._columns if isinstance(spec, Text)]
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.transformer_tags.preserves_dtype = []
+        return tags
+
+    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Everything fitted, as arrays and JSON data."""
+        check_is_fitted(self)
+        numbers = [spec for spec in self._columns if isinstance(spec, Number)]
+        arrays = {
+            "means": np.array([spec.mean for spec in numbers], dtype=np.float64),
+            "offsets": np.array([spec.offset for spec in numbers], dtype=np.float64),
+        }
+        columns: list[dict[str, Any]] = [
+            {"name": s.name, "kind": "number", "missing": s.missing}
+            if isinstance(s, Number)
+            else {"name": s.name, "kind": "text", "levels": list(s.levels), "other": s.other}
+            for s in self._columns
+        ]
+        named = hasattr(self, "feature_names_in_")
+        return arrays, {"columns": columns, "named": named, "max_categories": int(self.max_categories)}
+
+    @classmethod
+    def _from_state(cls, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Self:
+        """A fitted encoder from what :meth:`_state` has returned, or a ValueError that says what is wrong with it."""
+        try:
+            model = cls(max_categories=check_int(data["max_categories"], "max_categories", cls.__name__, minimum=1))
+            named = typed(data["named"], bool)
+            values = list(zip(arrays["means"].tolist(), arrays["offsets"].tolist(), strict=True))
+            if not all(isinstance(v, float) and math.isfinite(v) for pair in values for v in pair):
+                raise ValueError("means and offsets must be finite numbers")
+            model._columns = [from_data(column, values) for column in typed(data["columns"], list)]
+            names = [spec.name for spec in model._columns]
+            if values or not names or len(set(names)) < len(names):
+                raise ValueError("the columns do not fit the numbers, or are not distinct")
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+            raise ValueError(f"This is not the state of a {cls.__name__}: {error}.") from error
+        model.n_features_in_ = len(names)
+        if named:
+            model.feature_names_in_ = np.array(names, dtype=object)
+        return model
+
+
+def infer_task(y: Any) -> str:
+    """Whether to learn classes or numbers: "classification" or "regression".
+
+    Text, booleans and categories are classes; numbers with fractions are not. Whole numbers are classes if there
+    are two different ones, or at most 20 and at most one for every 20 rows.
+
+    Parameters
+    ----------
+    y : array of shape (n_samples,)
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> infer_task(np.array(["yes", "no", "yes"])), infer_task(np.array([0.5, 1.5]))
+    ('classification', 'regression')
+    >>> infer_task(np.arange(1000) % 10), infer_task(np.arange(1000))
+    ('classification', 'regression')
+    """
+    return explain_task(y)[0]
+
+
+def explain_task(y: Any) -> tuple[str, str]:
+    """The task and the reason for it."""
+    y = np.asarray(y)
+    if y.dtype.kind in "Mm" or (y.dtype.kind == "O" and any(isinstance(v, datetime.date) for v in y)):
+        raise TypeError("The target holds dates or times. Convert it to numbers, such as days since some date.")
+    if y.dtype.kind not in "iuf":
+        try:
+            plain = y.dtype.kind == "O" and not any(isinstance(v, str | bool | np.bool_) for v in y)
+            y = y.astype(np.float64) if plain else y
+        except (TypeError, ValueError):
+            raise TypeError("The target must hold numbers or text. Convert it.") from None
+    if y.dtype.kind not in "iuf":
+        return "classification", "the target is text" if y.dtype.kind != "b" else "the target is true or false"
+    if y.dtype.kind == "f" and (y != np.floor(y)).any():
+        return "regression", "the target has fractions"
+    n_distinct = len(np.unique(y))
+    reason = f"the target has {n_distinct} different whole numbers in {len(y)} rows"
+    if n_distinct <= 2 or n_distinct <= min(_FEW_CLASSES, len(y) / 20):
+        return "classification", reason
+    return "regression", reason
