@@ -6,6 +6,7 @@ comes to the caller, who solves. A block that is lost with its worker is compute
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from ntkit.models._statistics import Statistics
 __all__ = ["first_rows", "map_rows"]
 
 _FAN_IN = 4  # statistics added up by one task
-_FEWEST_ROWS = 8192  # of a task: its result is as large as m rows of features
+_FEWEST_ROWS, _MOST_ROWS = 8192, 131072  # of a task: its result is as large as 2 m rows of float32 features
 
 
 def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None, dtype: Any = None) -> Any:
@@ -143,10 +144,11 @@ class DaskSource(Source):
         """Neighbouring blocks that make enough rows for a task, and the number of the first row."""
         chosen: list[int] = []
         start = rows = 0
+        enough = _rows_per_task(self.n_rows or 0)
         for number in range(len(self.X)):
             chosen.append(number)
-            rows += self.sizes[number] if self.sizes else _FEWEST_ROWS
-            if rows >= _FEWEST_ROWS or number == len(self.X) - 1:
+            rows += self.sizes[number] if self.sizes else enough
+            if rows >= enough or number == len(self.X) - 1:
                 # Without sizes every block gets row numbers of its own: the sample then depends on the blocks.
                 first = start if self.sizes else number << 40
                 yield [self.X[i] for i in chosen], [self.y[i] for i in chosen], [self.weight[i] for i in chosen], first
@@ -174,6 +176,17 @@ class DaskSource(Source):
                 f"X and {name} of {owner} must have equal blocks. Got {len(self.X)} and {len(blocks)} of them."
             )
         return blocks
+
+
+def _rows_per_task(n_rows: int) -> int:
+    """Rows that make four tasks for every thread, within bounds."""
+    from distributed import get_client
+
+    try:
+        n_threads = sum(get_client().nthreads().values())
+    except ValueError:  # Dask's own threads, or none
+        n_threads = os.cpu_count() or 1
+    return min(max(n_rows // (4 * max(n_threads, 1)), _FEWEST_ROWS), _MOST_ROWS)
 
 
 @dataclass

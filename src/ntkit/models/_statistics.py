@@ -348,12 +348,14 @@ def add_outer(total: Array, vectors: Array, factors: list[float]) -> None:
 
 
 def _add_on_device(total: Any, Z: Any) -> None:
-    """Add ZᵀZ to a torch matrix, in float64 where the device is fast at it, and never in TF32."""
+    """Add ZᵀZ to the lower triangle of a torch matrix, in float64 where the device is fast at it, never in TF32."""
     import torch
 
     if Z.device.type != "cuda" or torch.cuda.get_device_capability(Z.device) in _FAST_DOUBLE:
         Z = Z.to(total.dtype)
-        total.addmm_(Z.T, Z)
+        step = max(len(total) // 8, 1024)  # panels: a little more than half of the products
+        for start in range(0, len(total), step):
+            total[start:, start : start + step].addmm_(Z[:, start:].T, Z[:, start : start + step])
         return
     before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
     try:
