@@ -157,20 +157,21 @@ class DaskSource(Source):
     def _like_rows(self, values: Any, name: str, owner: str) -> list[Any]:
         """Targets or weights in the blocks of the rows."""
         if not _array.is_dask(values):
-            if self.sizes is None or len(values) != self.n_rows:
+            if self.sizes is None or not hasattr(values, "__len__") or len(values) != self.n_rows:
                 raise ValueError(
                     f"{name} of {owner} must be a Dask collection with the blocks of X, or, where the sizes of these "
                     f"are known, an array of {self.n_rows} values. Got {describe(values)}."
                 )
             ends = np.cumsum(self.sizes)
             return [take_rows(values, slice(end - size, end)) for size, end in zip(self.sizes, ends, strict=True)]
-        if self.sizes is not None and not _is_frame(values) and values.chunks[0] != tuple(self.sizes):
+        known = not _is_frame(values) and not np.isnan(values.shape[0])
+        if self.sizes is not None and known and values.chunks[0] != tuple(self.sizes):
             if values.shape[0] != self.n_rows:
                 raise ValueError(
                     f"X and {name} of {owner} must have equal numbers of rows. Got {self.n_rows} and {values.shape[0]}."
                 )
             values = values.rechunk({0: tuple(self.sizes)})
-        blocks = _delayed(_rows_together(values))
+        blocks = _delayed(_rows_together(values, name))
         if len(blocks) != len(self.X):
             raise ValueError(
                 f"X and {name} of {owner} must have equal blocks. Got {len(self.X)} and {len(blocks)} of them."
@@ -228,8 +229,9 @@ def _add_up(parts: list[_Partial]) -> _Partial:
         if labels:
             other.place_targets([labels.index(label) for label in part.labels], len(labels))
         total.merge(other)
+    single = next((part.single for part in parts if part.statistics.count), True)
     dtypes = [part.label_dtype for part in parts if part.label_dtype is not None]
-    return _Partial(total, labels, np.result_type(*dtypes) if dtypes else None, parts[0].single)
+    return _Partial(total, labels, np.result_type(*dtypes) if dtypes else None, single)
 
 
 def _fit_scaler(step: Any, before: Callable[[Any], Any], rows: Any) -> Any:
@@ -238,7 +240,7 @@ def _fit_scaler(step: Any, before: Callable[[Any], Any], rows: Any) -> Any:
 
 def _combine_scalers(step: Any, parts: list[Any]) -> None:
     """Moments of all rows from those of the blocks (Chan, Golub, LeVeque 1983)."""
-    from sklearn.preprocessing._data import _handle_zeros_in_scale
+    from sklearn.preprocessing._data import _handle_zeros_in_scale, _is_constant_feature
 
     counts = np.array([np.max(part.n_samples_seen_) for part in parts], dtype=np.float64)
     total = counts.sum()
@@ -250,13 +252,14 @@ def _combine_scalers(step: Any, parts: list[Any]) -> None:
     if step.with_std:
         variances = np.stack([part.var_ for part in parts])
         step.var_ = counts @ (variances + (means - step.mean_) ** 2) / total
-        step.scale_ = _handle_zeros_in_scale(np.sqrt(step.var_))
+        constant = _is_constant_feature(step.var_, step.mean_, step.n_samples_seen_)
+        step.scale_ = _handle_zeros_in_scale(np.sqrt(step.var_), constant_mask=constant)
 
 
-def _rows_together(X: Any) -> Any:
+def _rows_together(X: Any, name: str = "X") -> Any:
     """The collection, if its rows are whole."""
     if not _is_frame(X) and X.ndim == 2 and len(X.chunks[1]) > 1:
-        raise ValueError(f"X is chunked along axis 1 ({len(X.chunks[1])} chunks); use X.rechunk({{1: -1}}).")
+        raise ValueError(f"{name} is chunked along axis 1 ({len(X.chunks[1])} chunks); use {name}.rechunk({{1: -1}}).")
     return X
 
 

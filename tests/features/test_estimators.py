@@ -250,7 +250,7 @@ BAD = {
         **LAYERS,
     },
     GradientFeatures: {"width": SIZES, "n_components": SIZES, "net": [("relu", TypeError), (1, TypeError)]},
-    NTKFeatures: {"depth": SIZES + NOTHING, "n_components": SIZES + NOTHING, "method": WORDS},
+    NTKFeatures: {"depth": SIZES + NOTHING, "n_components": SIZES + NOTHING, "method": WORDS, "bias": REALS},
     PolynomialSketch: {
         "degree": SIZES + NOTHING, "gamma": REALS, "coef0": REALS, "n_components": SIZES + NOTHING, "method": WORDS,
     },

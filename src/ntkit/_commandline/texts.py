@@ -16,7 +16,7 @@ def fit(report: dict[str, Any]) -> str:
     parts = [f"Table: {report['n_rows']} rows{held_out}; {columns}.", _task(report), ""]
     if report["results"]:
         error = "MSE" if report["task"] == "regression" else "error"
-        ordered = sorted(report["results"], key=lambda r: (r["rung"], r["error"]))
+        ordered = sorted(report["results"], key=lambda r: (r["rung"], r["loss"]))
         rows = [
             [r["name"], r["n_rows"], r["n_components"], r["error"], r["alpha"], f"{r['seconds']:.2f}"] for r in ordered
         ]

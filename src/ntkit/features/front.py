@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import RandomState
-from ntkit._validation import check_choice, check_int, check_real
+from ntkit._validation import check_choice, check_int, message
 from ntkit.features._base import FeatureMap
 from ntkit.features.gradient import GradientFeatures
 from ntkit.features.ntk import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
@@ -106,8 +106,7 @@ class NTKFeatures(FeatureMap):
         method = check_choice(self.method, "method", name, _METHODS)
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
-        if self.bias != "auto":
-            check_real(self.bias, "bias", name, minimum=0)
+        _check_bias(self.bias, name)
         with self._all_or_nothing():
             seed = self._new_seed()
             shared: dict[str, Any] = {
@@ -117,7 +116,7 @@ class NTKFeatures(FeatureMap):
             }
             X = self._check_rows(X, reset=True)
             self._sparse = _array.is_sparse(X)
-            self.bias_ = float(self.n_features_in_) ** 0.5 if self.bias == "auto" else float(self.bias)
+            self.bias_ = float(self.n_features_in_) ** 0.5 if isinstance(self.bias, str) else float(self.bias)
             X = with_constant(X[:1], self.bias_)
             self.method_ = "polynomial" if method == "auto" else method
             if self.method_ == "gradient":
@@ -134,6 +133,17 @@ class NTKFeatures(FeatureMap):
         from ntkit.kernels import ntk
 
         return ntk(with_constant(X, self.bias_), depth=self.depth)
+
+
+def _check_bias(bias: Any, owner: str) -> None:
+    """Raise unless `bias` is "auto" or a finite number ≥ 0."""
+    if isinstance(bias, str) and bias == "auto":
+        return
+    rule = "'auto' or a finite real number ≥ 0"
+    if isinstance(bias, bool | np.bool_) or not isinstance(bias, Real):
+        raise TypeError(message(owner, "bias", rule, bias))
+    if not (np.isfinite(float(bias)) and float(bias) >= 0):
+        raise ValueError(message(owner, "bias", rule, bias))
 
 
 def with_constant(X: Array, value: float) -> Array:

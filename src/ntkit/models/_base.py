@@ -112,11 +112,11 @@ class FeatureModel(BaseEstimator):
                     "it with ntkit.save(model, path, statistics=True)."
                 )
             blocks = source.blocks(self._block_rows(source))
-            if source.n_rows is not None and source.n_rows <= self._block_rows(source):
+            old = self._statistics
+            if not old.count or (source.n_rows is not None and source.n_rows <= self._block_rows(source)):
                 for block in blocks:
-                    self._add(self._statistics, block)
+                    self._add(old, block)
             else:  # a bad row must not leave half a call behind
-                old = self._statistics
                 new = Statistics(old.n_components, old.n_targets, old.sample.size)
                 for block in blocks:
                     self._add(new, block, start=old.count)
@@ -142,9 +142,13 @@ class FeatureModel(BaseEstimator):
         self._labels: list[Any] = []
         self.__dict__.pop("_label_dtype", None)
         features = default_features(keyed(seed, "features")) if self.features is None else self.features
+        self.__dict__.pop("n_features_in_", None)
         self.features_ = fit_features(features, source)
         first = source.first()
         probe = self._transform(take_rows(first.X, slice(0, 1)))
+        if not probe.shape[1]:
+            rule = "a transformer with at least one feature"
+            raise ValueError(message(type(self).__name__, "features", rule, probe))
         self.n_features_in_ = getattr(self.features_, "n_features_in_", None) or int(first.X.shape[1])
         self.__dict__.pop("feature_names_in_", None)
         if hasattr(self.features_, "feature_names_in_"):
@@ -230,6 +234,11 @@ class FeatureModel(BaseEstimator):
 
     def _transform(self, X: Any) -> Array:
         """Features as a dense array; torch tensors in host memory as NumPy arrays."""
+        columns = getattr(X, "shape", (0, 0))[-1]
+        expected = getattr(self, "n_features_in_", columns)
+        if columns != expected:
+            name = type(self).__name__
+            raise ValueError(f"X has {columns} features, but {name} is expecting {expected} features as input.")
         Z = self.features_.transform(X)
         if _array.is_sparse(Z):
             Z = Z.toarray()
@@ -241,8 +250,12 @@ class FeatureModel(BaseEstimator):
             rule = "a transformer with 2-D results"
             raise ValueError(message(type(self).__name__, "features", rule, Z))
         xp: Any = _array.namespace(Z)
-        if not xp.isdtype(Z.dtype, "real floating"):
-            Z = xp.astype(Z, xp.float64)
+        if Z.dtype not in (xp.float32, xp.float64):
+            half = xp.isdtype(Z.dtype, "real floating") and Z.dtype.itemsize < 4
+            Z = xp.astype(Z, xp.float32 if half else xp.float64)
+        if not _all_finite(Z):
+            rule = "free of NaN and infinity, and its features as well"
+            raise ValueError(message(type(self).__name__, "X", rule, X))
         return Z
 
     def _fit_dask(self, X: Any, y: Any, sample_weight: Any, checkpoint: Any) -> None:
@@ -259,7 +272,8 @@ class FeatureModel(BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = self.features is not None and get_tags(self.features).input_tags.sparse
+        features = self.features
+        tags.input_tags.sparse = hasattr(features, "__sklearn_tags__") and get_tags(features).input_tags.sparse
         return tags
 
     def _check_parameters(self) -> None:
@@ -326,8 +340,18 @@ class FeatureModel(BaseEstimator):
         return xp.matmul(xp.astype(Z, xp.float64), coef) + intercept
 
 
+def _all_finite(Z: Array) -> bool:
+    """Whether all numbers are finite; one product tells, but for sums that overflow."""
+    xp: Any = _array.namespace(Z)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = xp.matmul(xp.ones(Z.shape[0], dtype=Z.dtype, device=_array.device(Z)), Z)
+    return bool(xp.all(xp.isfinite(sums))) or bool(xp.all(xp.isfinite(Z)))
+
+
 def _shares_memory(Z: Any, X: Any) -> bool:
     """Whether features are the rows themselves: they are going to be overwritten."""
+    if _array.is_numpy(Z) and not Z.flags.writeable:
+        return True
     if _array.is_torch(Z):
         return _array.is_torch(X) and Z.untyped_storage().data_ptr() == X.untyped_storage().data_ptr()
     view = _array.host_view(X) if _array.is_array(X) else X

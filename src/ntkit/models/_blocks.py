@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from ntkit._validation import describe, message
 
 BLOCK_BYTES = 2**27  # of features: large enough for a matrix product at full speed
 _FEWEST, _MOST = 1024, 16384
+_ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv")
 
 
 class Block(NamedTuple):
@@ -71,7 +72,11 @@ class StreamSource(Source):
     def first(self) -> Block:
         """The first rows; they will come again."""
         if not self.repeatable:
-            seen = list(islice(self.stream, 1))
+            seen: list[Any] = []
+            for item in self.stream:
+                seen.append(item)
+                if next(StreamSource([item], self.owner).blocks(1), None) is not None:
+                    break
             self.stream = chain(seen, self.stream)
             return StreamSource(seen, self.owner).first()
         return super().first()
@@ -84,9 +89,8 @@ class StreamSource(Source):
                     f"A stream given to {self.owner}.fit must yield tuples (X, y) or (X, y, sample_weight). "
                     f"Got {describe(item)} as item {number}."
                 )
-            yield from ArraySource(as_rows(item[0], "X", self.owner), *item[1:], *[None] * (3 - len(item))).blocks(
-                n_rows
-            )
+            X, y, weight = [*list(item), None][:3]
+            yield from _as_arrays(X, y, weight, self.owner).blocks(n_rows)
 
 
 class TableSource(Source):
@@ -97,9 +101,11 @@ class TableSource(Source):
         self.targets = [target] if isinstance(target, str) else list(target)
         self.single = isinstance(target, str)
         for path in paths:
+            if path.is_dir():
+                raise FileNotFoundError(f"{owner}.fit was given the folder '{path}', without CSV or Parquet files.")
             if not path.is_file():
                 raise FileNotFoundError(f"{owner}.fit was given the path '{path}', which is not a file.")
-            if not path.name.lower().endswith((".parquet", ".pq", ".csv", ".csv.gz", ".tsv")):
+            if not path.name.lower().endswith(_ENDINGS):
                 raise ValueError(
                     f"{owner}.fit reads .csv, .csv.gz, .tsv, .parquet and .pq files. Got '{path}'; read other formats "
                     "yourself and pass the rows, or a generator of (X, y) blocks."
@@ -116,6 +122,8 @@ class TableSource(Source):
                         f"'{path}' has no column {missing[0]!r}, the target given to {self.owner}.fit. "
                         f"It has {columns}."
                     )
+                if frame.empty:
+                    continue
                 y = frame[self.targets[0]] if self.single else frame[self.targets]
                 yield Block(frame.drop(columns=self.targets), y.to_numpy())
 
@@ -157,11 +165,16 @@ def as_source(X: Any, y: Any, weight: Any, owner: str) -> Source:
         raise ValueError(
             f"{owner} requires y to be passed, but the target y is None. Only a stream of (X, y) blocks goes without."
         )
+    source = _as_arrays(X, y, weight, owner)
+    if source.n_rows == 0:
+        raise ValueError(message(f"{owner}.fit", "X", "non-empty", X, "Found array with 0 sample(s)."))
+    return source
+
+
+def _as_arrays(X: Any, y: Any, weight: Any, owner: str) -> ArraySource:
     X, y = as_rows(X, "X", owner), as_rows(y, "y", owner)
     weight = None if weight is None else as_rows(weight, "sample_weight", owner)
     n_rows = n_rows_of(X)
-    if n_rows == 0:
-        raise ValueError(message(f"{owner}.fit", "X", "non-empty", X, "Found array with 0 sample(s)."))
     for name, values in (("y", y), ("sample_weight", weight)):
         if values is not None and n_rows_of(values) != n_rows:
             raise ValueError(
@@ -182,10 +195,10 @@ def as_rows(X: Any, name: str, owner: str) -> Any:
                 + message(owner, name, "2-D (n_samples, n_features)", X, "Reshape your data with X.reshape(-1, 1).")
             )
         return X
-    X = np.asarray(X)
-    if X.ndim == 0:
+    rows = np.asarray(X)
+    if rows.ndim == 0:
         raise TypeError(message(owner, name, "an array with rows", X))
-    return as_rows(X, name, owner)
+    return as_rows(rows, name, owner)
 
 
 def n_rows_of(X: Any) -> int:
@@ -214,7 +227,7 @@ def _paths(X: Any) -> list[Path]:
     if isinstance(X, str | os.PathLike):
         path = Path(X)
         if path.is_dir():
-            return sorted(p for p in path.iterdir() if p.name.lower().endswith((".parquet", ".pq", ".csv", ".csv.gz")))
+            return sorted(p for p in path.iterdir() if p.name.lower().endswith(_ENDINGS)) or [path]
         return [path]
     if isinstance(X, list | tuple) and X and all(isinstance(x, str | os.PathLike) for x in X):
         return [Path(x) for x in X]

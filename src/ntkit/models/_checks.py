@@ -18,17 +18,19 @@ def check_alphas(alphas: Any, owner: str) -> None:
         return
     rule = "None, a finite number ≥ 0, or a non-empty array of such numbers"
     try:
+        if np.asarray(alphas).dtype.kind in "USb":
+            raise TypeError(message(owner, "alphas", rule, alphas))
         values = np.asarray(alphas, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise TypeError(message(owner, "alphas", rule, alphas)) from error
-    if isinstance(alphas, str | bool) or values.size == 0 or not np.isfinite(values).all() or (values < 0).any():
+    if values.size == 0 or not np.isfinite(values).all() or (values < 0).any():
         raise ValueError(message(owner, "alphas", rule, alphas))
 
 
 def check_targets(y: Any, owner: str) -> np.ndarray:
     """Targets as a float64 array with one or two axes."""
     y = to_numpy(y)
-    y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=owner)
+    y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y", estimator=owner, copy=True)
     if y.ndim > 2 or y.ndim == 0:
         raise ValueError(message(owner, "y", "of shape (n_samples,) or (n_samples, n_targets)", y))
     return y
@@ -43,7 +45,9 @@ def check_labels(y: Any, owner: str) -> np.ndarray:
     y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
     y = check_array(y, ensure_2d=False, dtype=None, input_name="y", estimator=owner)
     y = column_or_1d(y, warn=True)
-    check_classification_targets(y)
+    distinct = np.array(list(dict.fromkeys(y.tolist())), dtype=y.dtype)
+    for start in range(0, len(distinct), 20):  # of more it may say that there are too many for the rows of a block
+        check_classification_targets(distinct[start : start + 20])
     return y
 
 
@@ -51,8 +55,11 @@ def check_weight(weight: Any, n_rows: int, owner: str) -> np.ndarray:
     """Sample weights as a float64 array, ones if None."""
     if weight is None:
         return np.ones(n_rows)
-    weight = np.asarray(to_numpy(weight), dtype=np.float64)
     rule = f"an array of {n_rows} finite numbers ≥ 0"
+    try:
+        weight = np.array(to_numpy(weight), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(message(owner, "sample_weight", rule, weight)) from error
     if weight.ndim == 0:
         weight = np.full(n_rows, float(weight))
     if weight.shape != (n_rows,) or not np.isfinite(weight).all() or (weight < 0).any():

@@ -10,9 +10,11 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 
 from ntkit import _array
 from ntkit._validation import message
+from ntkit.features._base import FeatureMap
 from ntkit.models._blocks import ArraySource, Source
 
 _ROWS = 16384  # per block
@@ -60,21 +62,20 @@ def fit_features(features: Any, source: Source) -> Any:
 def _fit_step(step: Any, source: Source, before: Callable[[Any], Any]) -> None:
     if isinstance(step, FrozenEstimator):
         return
-    if not hasattr(step, "partial_fit"):
-        step.fit(before(source.first().X), None)
-        return
-    if source.fit_step(step, before):
-        return
-    if source.repeatable:
-        for block in source.blocks(_ROWS):
-            step.partial_fit(before(block.X))
-        return
+    if hasattr(step, "partial_fit"):
+        if source.fit_step(step, before):
+            return
+        if source.repeatable:
+            for block in source.blocks(_ROWS):
+                step.partial_fit(before(block.X))
+            return
     step.fit(before(source.first().X), None)
-    warnings.warn(
-        f"{type(step).__name__} was fitted on the first block of a stream that can be read only once. Pass an iterable "
-        "that starts anew each time it is iterated over, or a fitted step in sklearn.frozen.FrozenEstimator.",
-        stacklevel=2,
-    )
+    if isinstance(step, FeatureMap) or not get_tags(step).requires_fit:
+        return
+    remedy = "Fit it on all rows beforehand and pass it in sklearn.frozen.FrozenEstimator"
+    if hasattr(step, "partial_fit"):
+        remedy += ", or pass an iterable that starts anew each time it is iterated over"
+    warnings.warn(f"{type(step).__name__} was fitted on the first block of rows only. {remedy}.", stacklevel=2)
 
 
 def _transformer(steps: list[Any]) -> Callable[[Any], Any]:

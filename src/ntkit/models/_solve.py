@@ -7,7 +7,9 @@ of training rows, had the model been fitted without them, follow from the same f
     e_{−S} = (I − H_SS)⁻¹ e_S,     I − H_SS = I − √w√wᵀ/W − Z̃_S (A + α)⁻¹ Z̃_Sᵀ = α [(A + α)⁻¹]_SS − √w√wᵀ/W,
 
 the first form primal, the second dual; √w√wᵀ/W belongs to the intercept. S is one row at a time (leave-one-out: the
-diagonal suffices) or the whole sample (held out).
+diagonal suffices) or the whole sample (held out). In the dual e_S = α [(A + α)⁻¹R]_S, so that α cancels; and since
+A√w = 0 for centred rows, adding τ √w√wᵀ/W to A changes no solution, but replaces the difference of two large terms by
+[(A + α)⁻¹]_SS − √w√wᵀ/(W(τ + α)), which keeps its digits for small α.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from ntkit.models._statistics import Statistics, add_outer
 
 Loss: TypeAlias = Callable[[Array, Array, Array], float]
 _AS_GOOD = 0.001
+_EPS = float(np.finfo(np.float64).eps)
 _FEW = 1024  # up to this size an eigendecomposition takes well below a second
 GRID = 10.0 ** np.arange(-7, 2.5, 0.5)
 """Default α, as multiples of the mean squared norm of the (centred) features."""
@@ -121,7 +124,7 @@ def solve_lower(factor: Array, right: Array, *, transposed: bool = False) -> Arr
 class Primal:
     """The problem in as many unknowns as features."""
 
-    def __init__(self, statistics: Statistics, *, intercept: bool, shift: float = 0.0):
+    def __init__(self, statistics: Statistics, n_left_out: int, *, intercept: bool, shift: float = 0.0):
         sample = statistics.sample
         self.total, self.intercept = statistics.weight, intercept
         self.A, self.R, self.y_square = statistics.gram, statistics.cross, statistics.y_square
@@ -134,13 +137,14 @@ class Primal:
             self.y_square = self.y_square + self.total * self.y_mean**2
             self.z_mean, self.y_mean = xp.zeros_like(self.z_mean), xp.zeros_like(self.y_mean)
         self.trace = float(xp.sum(xp.linalg.diagonal(self.A)))
+        self.least = 0.0
         if sample.Z is None:
             self.weight, self.P, self.Y = self.z_mean[:0], self.A[:, :0], self.R[:0, :]
             return
-        self.weight = sample.weight
+        self.weight = sample.weight[:n_left_out]
         root = xp.sqrt(self.weight)[:, None]
-        self.P = ((xp.astype(sample.Z, self.A.dtype) - self.z_mean) * root).T
-        self.Y = (sample.Y - shift - self.y_mean) * root
+        self.P = ((xp.astype(sample.Z[:n_left_out], self.A.dtype) - self.z_mean) * root).T
+        self.Y = (sample.Y[:n_left_out] - shift - self.y_mean) * root
 
     def coef(self, X: Array) -> Array:
         """Weights of the features."""
@@ -150,13 +154,13 @@ class Primal:
         """Σ w (y − ŷ)² + α‖β‖² of each target."""
         return self.y_square - _array.namespace(X).sum(self.R * X, axis=0)
 
-    def residual(self, X: Array, alpha: float) -> Array:  # noqa: ARG002
+    def residual(self, X: Array) -> Array:
         """√w (y − ŷ) of the sample."""
         return self.Y - _array.namespace(X).matmul(self.P.T, X)
 
-    def complement(self, form: Array, alpha: float, identity: Array | float) -> Array:  # noqa: ARG002
-        """I − H, or its diagonal, without the intercept's part, from the quadratic form of P or its diagonal."""
-        return identity - form
+    def complement(self, form: Array, constant: Array, alpha: float, identity: Array | float) -> Array:  # noqa: ARG002
+        """I − H, or its diagonal, from the quadratic form of P and √w√wᵀ/W, or their diagonals."""
+        return identity - form - constant
 
 
 class Dual:
@@ -165,7 +169,7 @@ class Dual:
     def __init__(
         self,
         rows: tuple[Array, Array, Array, np.ndarray],
-        sample_size: int,
+        n_left_out: int,
         *,
         intercept: bool,
         shift: float = 0.0,
@@ -183,7 +187,11 @@ class Dual:
         self.Z, self.R = (Z - self.z_mean) * root, (Y - self.y_mean) * root
         self.A = xp.matmul(self.Z, self.Z.T)
         self.trace = float(xp.sum(xp.linalg.diagonal(self.A)))
-        self.chosen = _index(np.argsort(keys, kind="stable")[:sample_size], Z)
+        self.tau = self.trace / Z.shape[0] or 1.0
+        self.least = 1e-9 * self.tau  # with smaller α nothing changes but rounding errors
+        if intercept:
+            self.A = self.A + (self.tau / (self.total or 1.0)) * root * root.T
+        self.chosen = _index(np.argsort(keys, kind="stable")[:n_left_out], Z)
         self.P = xp.eye(Z.shape[0], dtype=xp.float64, device=_array.device(Z))[:, self.chosen]
         self.Y, self.weight = self.R[self.chosen], weight[self.chosen]
 
@@ -193,15 +201,15 @@ class Dual:
 
     def misfit(self, X: Array, alpha: float) -> Array:
         """Σ w (y − ŷ)² + α‖β‖² of each target."""
-        return alpha * _array.namespace(X).sum(self.R * X, axis=0)
+        return max(alpha, self.least) * _array.namespace(X).sum(self.R * X, axis=0)
 
-    def residual(self, X: Array, alpha: float) -> Array:
-        """√w (y − ŷ) of the sample."""
-        return alpha * X[self.chosen]
+    def residual(self, X: Array) -> Array:
+        """√w (y − ŷ)/α of the sample."""
+        return X[self.chosen]
 
-    def complement(self, form: Array, alpha: float, identity: Array | float) -> Array:  # noqa: ARG002
-        """I − H, or its diagonal, without the intercept's part, from the quadratic form of P or its diagonal."""
-        return alpha * form
+    def complement(self, form: Array, constant: Array, alpha: float, identity: Array | float) -> Array:  # noqa: ARG002
+        """(I − H)/α, or its diagonal, from the quadratic form of P and √w√wᵀ/W, or their diagonals."""
+        return form - constant / (self.tau + alpha)
 
 
 class Covariance:
@@ -209,8 +217,8 @@ class Covariance:
 
     def __init__(self, statistics: Statistics, alpha: float, *, intercept: bool):
         rows = statistics.finish().rows()
-        problem = Primal(statistics, intercept=intercept) if rows is None else Dual(rows, 0, intercept=intercept)
-        self.z_mean, self.alpha = problem.z_mean, alpha
+        problem = Primal(statistics, 0, intercept=intercept) if rows is None else Dual(rows, 0, intercept=intercept)
+        self.z_mean, self.alpha = problem.z_mean, (alpha := max(alpha, problem.least))
         self.offset = 1 / problem.total if intercept else 0.0
         self.rows = problem.Z if isinstance(problem, Dual) else None
         self.factor = lower_factor(problem.A, alpha)
@@ -228,8 +236,7 @@ class Covariance:
             return self.offset + xp.sum(solve_lower(factor, z) ** 2, axis=0)
         # zᵀ(Z̃ᵀZ̃ + α)⁻¹z = (zᵀz − kᵀ(Z̃Z̃ᵀ + α)⁻¹k) / α with k = Z̃z
         half = solve_lower(factor, xp.matmul(to_library(self.rows, Z), z))
-        alpha = max(self.alpha, float(np.finfo(np.float64).tiny))
-        return self.offset + xp.clip(xp.sum(z**2, axis=0) - xp.sum(half**2, axis=0), 0.0, None) / alpha
+        return self.offset + xp.clip(xp.sum(z**2, axis=0) - xp.sum(half**2, axis=0), 0.0, None) / self.alpha
 
 
 def solve(
@@ -255,24 +262,26 @@ def solve(
     solver : {"auto", "eigen", "cholesky"}
     loss : callable or None
         From targets, predictions and weights of rows left out to the loss to choose α by; None: the mean squared error.
-        If given, rows are left out even if there is nothing to choose.
     shift : float
         Subtracted from all targets.
     """
     rows = statistics.finish().rows()
     problem: Primal | Dual
+    n_left_out = statistics.sample.size
+    if selection == "holdout":  # others must remain to predict from
+        n_used = int(np.isfinite(statistics.sample.keys if rows is None else rows[3]).sum())
+        n_left_out = min(n_left_out, max((n_used if n_used < n_left_out else statistics.count) // 5, 1))
     if rows is None:
-        problem = Primal(statistics, intercept=intercept, shift=shift)
+        problem = Primal(statistics, n_left_out, intercept=intercept, shift=shift)
     else:
-        problem = Dual(rows, statistics.sample.size, intercept=intercept, shift=shift)
+        problem = Dual(rows, n_left_out, intercept=intercept, shift=shift)
     mean_square = problem.trace / problem.total if problem.total else 0.0
     grid = GRID * (mean_square or 1.0) if alphas is None else np.sort(np.asarray(alphas, dtype=np.float64).ravel())
-    P = problem.P if len(grid) > 1 or loss is not None else problem.P[:, :0]
     eigen = solver == "eigen" or (solver == "auto" and problem.A.shape[0] <= _FEW and len(grid) > 1)
-    search = _Search(problem, (Eigen if eigen else Cholesky)(problem.A, problem.R, P), grid, selection, loss)
+    search = _Search(problem, (Eigen if eigen else Cholesky)(problem.A, problem.R, problem.P), grid, selection, loss)
     best = search.whole_grid() if eigen else search.descend()
     if best is None:  # every α was lost in rounding
-        search.factorization, search.errors[:] = Eigen(problem.A, problem.R, P), np.nan
+        search.factorization, search.errors[:] = Eigen(problem.A, problem.R, problem.P), np.nan
         best = search.whole_grid()
     return search.solution(best)
 
@@ -312,7 +321,10 @@ class _Search:
     def descend(self) -> int | None:
         """Number of the best α, by steps of 3 and 1 downhill from the middle; None if none can be solved for."""
         current = len(self.grid) // 2
-        while current < len(self.grid) and not np.isfinite(self.error(current)):
+        while current < len(self.grid):
+            self.error(current)
+            if current in self.results:
+                break
             current += 1
         if current == len(self.grid):
             return None
@@ -327,7 +339,7 @@ class _Search:
     def _stronger(self, number: int) -> int:
         """The largest α next to the best that is as good: where the error hardly changes, rounding does less harm."""
         bound = self.error(number) * (1 + _AS_GOOD)
-        while self.error(number + 1) <= bound:
+        while number + 1 < len(self.grid) and self.error(number + 1) <= bound:
             number += 1
         return number
 
@@ -337,7 +349,11 @@ class _Search:
         if result is None:
             return np.inf
         X, half = result
-        residual = self._left_out(X, half, alpha) if half.shape[1] else None
+        residual = None
+        if half.shape[1]:
+            least = max(alpha, self.problem.least)
+            again = self.factorization.at(least) if least > alpha else result
+            residual = self._left_out(*(again or result), least)
         self.results[number] = X, residual
         if residual is None:
             return 0.0
@@ -360,16 +376,17 @@ class _Search:
         """√w (y − ŷ) where ŷ comes from a fit without the row, or without the whole sample."""
         problem = self.problem
         xp: Any = _array.namespace(X)
-        residual = problem.residual(X, alpha)
+        residual = problem.residual(X)
         root = xp.sqrt(problem.weight)
         total = problem.total if problem.intercept else np.inf
-        tiny = float(xp.finfo(xp.float64).eps)
         if self.selection == "loo":
-            rest = problem.complement(xp.sum(half**2, axis=0), alpha, 1.0) - root**2 / total
-            return residual / xp.clip(rest, tiny, None)[:, None]
+            rest = problem.complement(xp.sum(half**2, axis=0), root**2 / total, alpha, 1.0)
+            return residual / xp.clip(rest, _EPS * (float(xp.max(rest)) or 1.0), None)[:, None]
         identity = xp.eye(half.shape[1], dtype=xp.float64, device=_array.device(half))
-        rest = problem.complement(xp.matmul(half.T, half), alpha, identity) - root[:, None] * root[None, :] / total
-        return xp.linalg.solve(rest + tiny * identity, residual)
+        constant = root[:, None] * root[None, :] / total
+        rest = problem.complement(xp.matmul(half.T, half), constant, alpha, identity)
+        jitter = 4 * _EPS * (float(xp.max(xp.linalg.diagonal(rest))) or 1.0)
+        return xp.linalg.solve(rest + jitter * identity, residual)
 
     def solution(self, number: int) -> Solution:
         """The model of one α."""

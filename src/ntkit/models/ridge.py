@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import RandomState
+from ntkit._validation import message
 from ntkit.models._base import FeatureModel
 from ntkit.models._blocks import as_rows, block_rows, n_rows_of, take_rows
 from ntkit.models._calibrate import left_out_log_loss, log_probabilities, temperature
@@ -93,6 +94,7 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
     """
 
     _covariance: Covariance | None
+    _centred: bool | None = None
 
     def __init__(
         self,
@@ -166,7 +168,8 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
                 "ntkit.save(model, path, statistics=True)."
             )
         if self._covariance is None:
-            self._covariance = Covariance(self._statistics, self._solution.alpha, intercept=self.fit_intercept)
+            intercept = self.fit_intercept if self._centred is None else self._centred
+            self._covariance = Covariance(self._statistics, self._solution.alpha, intercept=intercept)
         X = as_rows(X, "X", type(self).__name__)
         step = self.batch_size or block_rows(self._solution.coef.shape[0], 8, X)
         starts = range(0, max(n_rows_of(X), 1), step)
@@ -175,6 +178,7 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
 
     def _solved(self) -> None:
         self._covariance = None
+        self._centred = self.fit_intercept  # a parameter set later waits for the next fit
 
     @property
     def _n_columns(self) -> int | None:
@@ -288,14 +292,16 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         -------
         self
         """
-        super().partial_fit(X, y, sample_weight)
-        if classes is not None:
-            with self._all_or_nothing():
-                self._encode(np.unique(np.asarray(classes)))
-                self._statistics.place_targets(range(self._statistics.n_targets), len(self._labels))
-        return self
+        self._coming = None if classes is None else check_labels(classes, type(self).__name__)
+        try:
+            return super().partial_fit(X, y, sample_weight)
+        finally:
+            self.__dict__.pop("_coming", None)
 
     def _targets(self, y: Any) -> np.ndarray:
+        coming = getattr(self, "_coming", None)
+        if coming is not None:
+            self._encode(coming)
         numbers = self._encode(check_labels(y, type(self).__name__))
         one_hot = np.zeros((len(numbers), len(self._labels)))
         one_hot[np.arange(len(numbers)), numbers] = 1.0
@@ -306,6 +312,9 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         distinct, inverse = np.unique(labels, return_inverse=True)
         known = {label: number for number, label in enumerate(self._labels)}
         new = [label for label in distinct.tolist() if label not in known]
+        if len({isinstance(label, str | bytes) for label in (*known, *new)}) > 1:
+            rule = f"labels like those before, such as {self._labels[0]!r}" if known else "all text or all numbers"
+            raise TypeError(message(type(self).__name__, "y", rule, new[0]))
         if new:
             self._labels = [*self._labels, *new]
             known |= {label: number for number, label in enumerate(self._labels)}

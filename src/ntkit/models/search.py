@@ -1,9 +1,10 @@
-"""The kernel, its parameters and α, chosen by the error on held-out rows within a time budget.
+"""The kernel, its parameters and α, chosen by the error on rows left out, within a time budget.
 
 The right kernel matters more than the right sketch of it. All candidates start on few rows with few features; the
 better half goes on to three times the rows with twice the features, and so on (successive halving, Jamieson and
-Talwalkar 2016); the last three are compared on all rows, as far as the time goes. α comes with each fit, from the
-rows left out in it.
+Talwalkar 2016); the last three are compared on all rows, as far as the time goes. Each fit chooses its α and gives its
+error by predicting rows without them (leave-one-out), so that no rows are lost to validation, and the best of the last
+three is the final model.
 """
 
 from __future__ import annotations
@@ -100,72 +101,65 @@ class Search(BaseEstimator):
             )
         began = time.perf_counter()
         self._seed = seed_sequence(self.random_state, owner=name)
-        rows = self._split(y)
         self.results_: list[dict[str, Any]] = []
-        self.best_name_ = self._compete(X, y, rows, began)
-        self.best_estimator_ = self._estimator(self.best_name_, self.n_components, X).fit(X, y)
+        self.best_name_, self.best_estimator_ = self._compete(X, y, began)
         self.n_features_in_ = self.best_estimator_.n_features_in_
         self.__dict__.pop("feature_names_in_", None)
         if hasattr(self.best_estimator_, "feature_names_in_"):
             self.feature_names_in_ = self.best_estimator_.feature_names_in_
 
-    def _compete(self, X: Any, y: np.ndarray, rows: tuple[np.ndarray, np.ndarray], began: float) -> str:
-        """Name of the best candidate."""
-        train, validation = rows
+    def _compete(self, X: Any, y: np.ndarray, began: float) -> tuple[str, Any]:
+        """The best candidate, and its model on all rows."""
         names = list(self._candidates(X))
-        if len(names) == 1:
-            return names[0]
-        held_out = _rows(X, validation), y[validation]
-        rungs = _rungs(len(train), self.n_components, len(names))
+        order = generator(self._seed, "rows").permutation(len(y))
+        whole = Rung(len(y), self.n_components)
+        rungs = _rungs(whole, len(names)) if len(names) > 1 else []
+        best = None
         for number, rung in enumerate(rungs):
-            errors: dict[str, float] = {}
-            chosen = np.sort(train[: rung.n_rows])
-            some = _rows(X, chosen), y[chosen]
+            losses: dict[str, float] = {}
+            chosen = np.sort(order[: rung.n_rows])
+            some = (X, y) if rung.n_rows == len(y) else (_rows(X, chosen), y[chosen])
             # The best of the rung before come first, so that a rung for which there is no time left is not lost.
             for name in with_progress(names, f"rung {number + 1} of {len(rungs)}" if self.progress else None):
-                if self._spent(began, rung, Rung(len(y), self.n_components)):
+                if self._spent(began, rung, whole, done=best is not None):
                     break
-                errors[name] = self._try(name, number, rung, some, held_out)
-            if errors:
-                names = sorted(errors, key=errors.__getitem__)[: _survivors(len(names))]
-        return names[0]
+                losses[name], model = self._try(name, number, rung, some)
+                if rung == whole and losses[name] <= min(losses.values()):
+                    best = name, model
+            if losses:
+                names = sorted(losses, key=losses.__getitem__)[: _survivors(len(names))]
+        return best or (names[0], self._estimator(names[0], self.n_components, X).fit(X, y))
 
-    def _try(self, name: str, number: int, rung: Rung, some: tuple[Any, Any], held_out: tuple[Any, Any]) -> float:
-        """Fit a candidate on some rows; return its error on those held out."""
+    def _try(self, name: str, number: int, rung: Rung, some: tuple[Any, Any]) -> tuple[float, Any]:
+        """Fit a candidate on some rows; return its loss on rows left out, and the model."""
         start = time.perf_counter()
         model = self._estimator(name, rung.n_components, some[0]).fit(*some)
-        error = self._error(model, *held_out)
+        loss = float(model.errors_[list(model.alphas_).index(model.alpha_)])
+        targets, predictions, weight = (to_numpy(a) for a in model._solution.left_out)
         self.results_.append(
             {
                 "name": name,
                 "rung": number,
                 "n_rows": n_rows_of(some[0]),
                 "n_components": int(model.coef_.shape[-1]),
-                "error": error,
+                "loss": loss,
+                "error": float(np.average(self._errors(targets, predictions), weights=weight)),
                 "alpha": model.alpha_,
                 "seconds": time.perf_counter() - start,
             }
         )
-        return error
+        return (loss if np.isfinite(loss) else np.inf), model
 
-    def _spent(self, began: float, rung: Rung, last: Rung) -> bool:
-        """Whether a fit on this rung, and the last one on all rows, would go beyond the budget."""
+    def _spent(self, began: float, rung: Rung, whole: Rung, *, done: bool) -> bool:
+        """Whether a fit on this rung, and one on all rows if there is none yet, would go beyond the budget."""
         if self.time_budget is None:
             return False
         sizes = [(Rung(r["n_rows"], r["n_components"]), r["seconds"]) for r in self.results_ if r["name"] != "linear"]
-        if len(sizes) < 3:  # the first fits load compiled code
+        if not sizes or (len(sizes) < 3 and rung.n_rows <= _FIRST_ROWS):  # the first fits load compiled code
             return False
         rate = float(np.median([seconds / _cost(size) for size, seconds in sizes[-5:]]))
-        return time.perf_counter() - began + rate * (_cost(rung) + _cost(last)) > self.time_budget
-
-    def _split(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Row numbers to train on, in random order, and to validate on."""
-        n_rows = len(y)
-        if n_rows < 5:
-            return np.arange(n_rows), np.arange(n_rows)
-        n_validation = min(self.n_validation, max(n_rows // 5, 1))
-        order = generator(self._seed, "rows").permutation(n_rows)
-        return order[n_validation:], np.sort(order[:n_validation])
+        to_come = _cost(rung) + (0.0 if done or rung == whole else _cost(whole))
+        return time.perf_counter() - began + rate * to_come > self.time_budget
 
     def _estimator(self, name: str, n_components: int, X: Any) -> Any:
         """Unfitted model of a candidate."""
@@ -174,11 +168,13 @@ class Search(BaseEstimator):
         if hasattr(features, "n_components"):
             features.set_params(n_components=n_components)
         if hasattr(features, "random_state"):
-            features.set_params(random_state=keyed(self._seed, name, "features"))
+            features.set_params(random_state=int(keyed(self._seed, name, "features").generate_state(1)[0]))
         # Sparse rows keep their zeros; columns of very different size are rare among them.
         scaler = ArcsinhScaler(with_mean=not _array.is_sparse(X))
         pipeline = Pipeline([("scale", scaler), ("features", features)])
-        return self._model(pipeline, self.alphas, random_state=keyed(self._seed, name, "model"))
+        # One seed for all: the same rows are left out.
+        seed = int(keyed(self._seed, "model").generate_state(1)[0])
+        return self._model(pipeline, self.alphas, n_selection=self.n_validation, random_state=seed)
 
     def _candidates(self, X: Any) -> dict[str, Any]:
         return default_candidates(int(X.shape[1])) if self.candidates is None else self.candidates
@@ -195,7 +191,11 @@ class Search(BaseEstimator):
         if self.candidates is not None and not (
             isinstance(self.candidates, dict)
             and self.candidates
-            and all(c == "passthrough" or hasattr(c, "transform") for c in self.candidates.values())
+            and all(isinstance(name, str) for name in self.candidates)
+            and all(
+                c == "passthrough" or (hasattr(c, "transform") and not isinstance(c, type))
+                for c in self.candidates.values()
+            )
         ):
             raise TypeError(message(name, "candidates", rule, self.candidates))
 
@@ -212,7 +212,7 @@ class Search(BaseEstimator):
     def _check_y(self, y: Any) -> np.ndarray:
         raise NotImplementedError
 
-    def _error(self, model: Any, X: Any, y: np.ndarray) -> float:
+    def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
     def predict(self, X: Any) -> Array:
@@ -231,7 +231,7 @@ class Search(BaseEstimator):
 
 
 class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
-    """Regression with the kernel, its parameters and α chosen by held-out error, within a time budget.
+    """Regression with the kernel, its parameters and α chosen by the error on rows left out, within a time budget.
 
     Parameters
     ----------
@@ -247,11 +247,11 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
     alphas : float, array of float or None
         As for :class:`FeatureRidge`.
     n_validation : int
-        Rows held out to compare the candidates by; a fifth of the rows if these are fewer.
+        Rows to compare the candidates by: each is predicted by the model fitted without it.
     progress : bool
         Whether to show progress bars.
     random_state : None, int, RandomState or Generator
-        Draws the held-out rows and the maps.
+        Draws the rows left out and the maps.
 
     Attributes
     ----------
@@ -260,8 +260,8 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
     best_estimator_ : FeatureRidge
         It, fitted on all rows; its features are a Pipeline of :class:`ArcsinhScaler` and the map.
     results_ : list of dict
-        All fits: "name", "rung", "n_rows", "n_components", "error" (held-out mean squared error), "alpha",
-        "seconds".
+        All fits: "name", "rung", "n_rows", "n_components", "loss" (what they are compared by), "error" (mean squared
+        error on rows left out), "alpha", "seconds".
     n_features_in_ : int
 
     Examples
@@ -300,12 +300,12 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
     def _check_y(self, y: Any) -> np.ndarray:
         return check_targets(y, type(self).__name__)
 
-    def _error(self, model: Any, X: Any, y: np.ndarray) -> float:
-        return float(np.mean((to_numpy(model.predict(X)) - y) ** 2))
+    def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        return np.mean((predictions - targets) ** 2, axis=1)
 
 
 class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
-    """Classification with the kernel, its parameters and α chosen by held-out error, within a time budget.
+    """Classification with the kernel, its parameters and α chosen by the error on rows left out, within a time budget.
 
     Parameters
     ----------
@@ -316,7 +316,8 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
     ----------
     classes_ : ndarray
     best_name_, best_estimator_, results_, n_features_in_
-        As for :class:`FeatureRidgeSearch`; "error" is the share of held-out rows misclassified.
+        As for :class:`FeatureRidgeSearch`; "loss" is the log loss of the probabilities of rows left out, "error" the
+        share of them misclassified.
 
     Examples
     --------
@@ -352,8 +353,8 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
     def _check_y(self, y: Any) -> np.ndarray:
         return check_labels(y, type(self).__name__)
 
-    def _error(self, model: Any, X: Any, y: np.ndarray) -> float:
-        return float(np.mean(to_numpy(model.predict(X)) != y))
+    def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        return (predictions.argmax(axis=1) != targets.argmax(axis=1)).astype(np.float64)
 
     @property
     def classes_(self) -> np.ndarray:
@@ -391,14 +392,14 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
         return self.best_estimator_.predict_proba(X)
 
 
-def _rungs(n_rows: int, n_components: int, n_candidates: int) -> list[Rung]:
+def _rungs(whole: Rung, n_candidates: int) -> list[Rung]:
     """Sizes of the comparisons: rows times three and features times two, the last with all of both."""
     rungs = []
     rows, components = _FIRST_ROWS, _FIRST_COMPONENTS
-    while n_candidates > _FINALISTS and rows < n_rows:
-        rungs.append(Rung(rows, min(components, n_components)))
+    while n_candidates > _FINALISTS and rows < whole.n_rows:
+        rungs.append(Rung(rows, min(components, whole.n_components)))
         n_candidates, rows, components = _survivors(n_candidates), 3 * rows, 2 * components
-    return [*rungs, Rung(n_rows, n_components)]
+    return [*rungs, whole]
 
 
 def _survivors(n_candidates: int) -> int:

@@ -1,0 +1,545 @@
+"""A fit that was killed goes on where it was, to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
+
+from ntkit import FeatureRidge, FeatureRidgeClassifier, NTKFeatures, RandomFourierFeatures, _files
+from ntkit._files import FileError
+from ntkit.models import _checkpoint, _statistics
+
+N, STEP = 6000, 250
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    """Statistics are settled after few rows, so that few rows make many checkpoints."""
+    monkeypatch.setattr(_statistics, "FLUSH", 500)
+    monkeypatch.setattr(_statistics, "_SMALL", 100)
+    monkeypatch.setattr(_statistics, "_CORRECTIONS", 6)
+
+
+@pytest.fixture
+def X(rng):
+    return rng.standard_normal((N, 4)) + 3.0
+
+
+@pytest.fixture
+def y(X, rng):
+    return np.abs(X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(N)
+
+
+@pytest.fixture
+def path(tmp_path):
+    """A checkpoint alone in its folder."""
+    (tmp_path / "checkpoints").mkdir()
+    return tmp_path / "checkpoints" / "fit.checkpoint"
+
+
+class StoppedError(Exception):
+    """What happens to a fit in these tests."""
+
+
+class Fuse(TransformerMixin, BaseEstimator):
+    """Features that fail after some blocks."""
+
+    left = np.inf
+
+    def fit(self, X, y=None):  # noqa: ARG002
+        self.map_ = RandomFourierFeatures(24, lengthscale=2.0, random_state=1).fit(X)
+        self.n_features_in_ = self.map_.n_features_in_
+        return self
+
+    def transform(self, X):
+        if X.shape[0] > 8:  # some first rows are looked at before the blocks come
+            if Fuse.left <= 0:
+                raise StoppedError
+            Fuse.left -= 1
+        return self.map_.transform(X)
+
+
+@pytest.fixture(autouse=True)
+def fuse():
+    Fuse.left = np.inf
+    yield
+    Fuse.left = np.inf
+
+
+def ridge(features=None, alphas=None, **parameters):
+    options = {"random_state": 0, "n_selection": 100, "batch_size": STEP} | parameters
+    return FeatureRidge(Fuse() if features is None else features, alphas, **options)
+
+
+def classifier(features=None, alphas=None, **parameters):
+    options = {"random_state": 0, "n_selection": 100, "batch_size": STEP} | parameters
+    return FeatureRidgeClassifier(Fuse() if features is None else features, alphas, **options)
+
+
+class Stream:
+    """Blocks of rows, as often as one likes."""
+
+    def __init__(self, *arrays, step=STEP):
+        self.arrays, self.step = arrays, step
+
+    def __iter__(self):
+        for start in range(0, len(self.arrays[0]), self.step):
+            yield tuple(a[start : start + self.step] for a in self.arrays)
+
+
+def stopped(model, path, *data, after=11):
+    """Fit until some blocks are done; return what the checkpoint says."""
+    Fuse.left = after
+    with pytest.raises(StoppedError):
+        model.fit(*data, checkpoint=path, checkpoint_every=0)
+    Fuse.left = np.inf
+    assert not hasattr(model, "features_")
+    return _files.read(path, kind=_checkpoint.KIND)[1]
+
+
+def assert_identical(model, expected):
+    for name in ("coef_", "intercept_", "alpha_", "errors_", "n_samples_seen_"):
+        np.testing.assert_array_equal(getattr(model, name), getattr(expected, name), err_msg=name)
+    if isinstance(model, FeatureRidgeClassifier):
+        np.testing.assert_array_equal(model.classes_, expected.classes_)
+        assert model.classes_.dtype == expected.classes_.dtype
+        assert model.temperature_ == expected.temperature_
+    else:
+        np.testing.assert_array_equal(model.noise_variance_, expected.noise_variance_)
+
+
+# The same result from every kind of rows.
+
+
+def sources(X, y, folder):
+    """Functions that give the arguments of `fit` anew."""
+    import pandas as pd
+
+    np.save(folder / "X.npy", X)
+    pd.DataFrame(X, columns=list("abcd")).assign(target=y).to_csv(folder / "rows.csv", index=False)
+    pd.DataFrame(X, columns=list("abcd")).assign(target=y).to_parquet(folder / "rows.parquet")
+    frame = pd.DataFrame(X, columns=list("abcd"))
+    return {
+        "array": lambda: (X, y),
+        "float32": lambda: (X.astype(np.float32), y),
+        "weights": lambda: (X, y, np.arange(N) % 5 / 2.0),
+        "targets": lambda: (X, np.stack([y, y**2], axis=1)),
+        "frame": lambda: (frame, pd.Series(y)),
+        "sparse": lambda: (sp.csr_array(X), y),
+        "memory map": lambda: (np.load(folder / "X.npy", mmap_mode="r"), y),
+        "stream": lambda: (Stream(X, y),),
+        "small blocks": lambda: (Stream(X, y, step=90),),
+        "large blocks": lambda: (Stream(X, y, step=1100),),
+        "generator": lambda: (iter(Stream(X, y)),),
+        "weighted generator": lambda: (iter(Stream(X, y, np.arange(N) % 5 / 2.0)),),
+        "csv": lambda: (folder / "rows.csv", "target"),
+        "parquet": lambda: (str(folder / "rows.parquet"), "target"),
+    }
+
+
+KINDS = [
+    "array", "float32", "weights", "targets", "frame", "sparse", "memory map", "stream", "small blocks", "large blocks",
+    "generator", "weighted generator", "csv", "parquet",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fit_goes_on(kind, X, y, path, tmp_path):
+    data = sources(X, y, tmp_path)[kind]
+    Fuse.left = 1000
+    expected = ridge().fit(*data())
+    n_blocks = 1000 - Fuse.left
+    assert_identical(ridge().fit(*data(), checkpoint=path, checkpoint_every=0), expected)
+    assert list(path.parent.iterdir()) == []
+    blocks = []
+    for after in (9, 3, 8):  # stopped three times, each time further on
+        blocks.append(stopped(ridge(), path, *data(), after=after)["blocks"])
+    assert 0 < blocks[0] < blocks[2]
+    assert sorted(blocks) == blocks
+    assert list(path.parent.iterdir()) == [path]
+    Fuse.left = n_blocks - blocks[2]  # blocks of the checkpoint are not mapped again
+    model = ridge().fit(*data(), checkpoint=path)
+    assert Fuse.left == 0
+    assert_identical(model, expected)
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("after", range(1, 25, 3))
+def test_any_moment(after, X, y, path):
+    expected = ridge().fit(X, y)
+    Fuse.left = after
+    try:
+        ridge().fit(X, y, checkpoint=path, checkpoint_every=0)
+    except StoppedError:
+        assert path.exists() == (after >= 2)
+    Fuse.left = np.inf
+    assert_identical(ridge().fit(X, y, checkpoint=path, checkpoint_every=0), expected)
+    assert list(path.parent.iterdir()) == []
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int8, np.int64, np.float64, "U", object])
+def test_labels(dtype, X, path):
+    """Two classes come after the checkpoint, one of them with a longer name."""
+    labels = np.digitize(X[:, 0], [2.0, 3.0])
+    labels[:4000] = labels[:4000] > 1
+    if dtype is bool:
+        labels = labels > 0
+    elif dtype in ("U", object):
+        labels = np.array(["b", "a", "much longer"])[labels].astype(dtype)
+    else:
+        labels = labels.astype(dtype)
+    stream = Stream(X, labels)
+    expected = classifier().fit(stream)
+    metadata = stopped(classifier(), path, stream)
+    assert len(metadata["labels"]) == 2
+    model = classifier().fit(stream, checkpoint=path)
+    assert_identical(model, expected)
+    np.testing.assert_array_equal(model.predict(X), expected.predict(X))
+    np.testing.assert_array_equal(model.predict_proba(X), expected.predict_proba(X))
+
+
+def test_standard_scaler_and_default_features(X, y, path):
+    scaled = make_pipeline(StandardScaler(), Fuse())
+    for stream in (Stream(X, y), Stream(X.astype(np.float32), y)):
+        expected = ridge(scaled).fit(stream)
+        stopped(ridge(scaled), path, stream)
+        assert_identical(ridge(scaled).fit(stream, checkpoint=path), expected)
+    default = FeatureRidge(random_state=0, n_selection=50).fit(X[:100], y[:100])
+    again = FeatureRidge(random_state=0, n_selection=50).fit(X[:100], y[:100], checkpoint=path, checkpoint_every=0)
+    assert_identical(again, default)
+
+
+def test_fits_that_keep_their_rows_write_nothing(X, y, path):
+    """Until there are more rows than features there are no sums to write."""
+    features = RandomFourierFeatures(1200, lengthscale=2.0, random_state=0)
+    model = ridge(features, 1.0)
+    rows = X[:1000], y[:1000]
+    assert_identical(model.fit(*rows, checkpoint=path, checkpoint_every=0), ridge(features, 1.0).fit(*rows))
+    assert list(path.parent.iterdir()) == []
+
+
+def test_checkpoints_are_written_every_so_often(X, y, path, monkeypatch):
+    written = []
+    monkeypatch.setattr(_files, "write", lambda *arguments: written.append(arguments[2]["blocks"]))
+    ridge().fit(X, y, checkpoint=path)
+    assert written == []  # 60 s have not passed
+    ridge().fit(X, y, checkpoint=path, checkpoint_every=0)
+    assert written == list(range(2, 25, 2))  # as often as sums are settled
+    clock = iter(range(1000))
+    monkeypatch.setattr(_checkpoint.time, "monotonic", lambda: 10.0 * next(clock))
+    written.clear()
+    ridge().fit(X, y, checkpoint=path, checkpoint_every=45.0)
+    assert 1 < len(written) < 10
+
+
+def test_progress_goes_on(X, y, path, capsys):
+    stopped(ridge(), path, X, y)
+    ridge(progress=True).fit(X, y, checkpoint=path)
+    assert "6.00k/6.00k" in capsys.readouterr().err
+
+
+def test_tensors(X, y, path):
+    import torch
+
+    class Tensors(Fuse):
+        pass
+
+    rows = torch.from_numpy(X)
+    expected = ridge(Tensors()).fit(rows, torch.from_numpy(y))
+    stopped(ridge(Tensors()), path, rows, torch.from_numpy(y))
+    assert_identical(ridge(Tensors()).fit(rows, torch.from_numpy(y), checkpoint=path), expected)
+
+
+# What must not go on.
+
+
+def changed(case, X, y):
+    """Model and rows that differ in one thing."""
+    other, targets = X.copy(), y.copy()
+    if case == "rows":
+        other[0, 0] += 1e-9
+    if case == "targets":
+        targets = np.log1p(np.abs(y))
+    models = {
+        "features": lambda: ridge(RandomFourierFeatures(24, lengthscale=2.0, random_state=2)),
+        "lengthscale": lambda: ridge(RandomFourierFeatures(24, lengthscale=2.5, random_state=1)),
+        "components": lambda: ridge(RandomFourierFeatures(25, lengthscale=2.0, random_state=1)),
+        "batch_size": lambda: ridge(batch_size=100),
+        "n_selection": lambda: ridge(n_selection=99),
+        "random_state": lambda: ridge(random_state=1),
+        "class": classifier,
+    }
+    model = models.get(case, ridge)()
+    return model, other, np.sign(targets).astype(int) if case == "class" else targets
+
+
+CASES = [
+    "rows", "targets", "features", "lengthscale", "components", "batch_size", "n_selection", "random_state", "class",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", ["array", "stream"])
+def test_checkpoints_of_another_fit(case, kind, X, y, path):
+    stopped(ridge(), path, *((X, y) if kind == "array" else (Stream(X, y),)))
+    content = path.read_bytes()
+    model, other, targets = changed(case, X, y)
+    data = (other, targets) if kind == "array" else (Stream(other, targets),)
+    with pytest.raises(FileError, match=r"belongs to a fit with other parameters, features or first rows.*Remove it"):
+        model.fit(*data, checkpoint=path)
+    assert path.read_bytes() == content
+    assert not hasattr(model, "features_")
+
+
+def test_what_may_change(X, y, path):
+    """The penalty, the intercept, the solver and the error come after the sums."""
+    for parameters in (
+        {"alphas": [0.1, 1.0]}, {"fit_intercept": False}, {"selection": "holdout"}, {"solver": "cholesky"},
+    ):  # fmt: skip
+        stopped(ridge(), path, X, y)
+        assert_identical(ridge(**parameters).fit(X, y, checkpoint=path), ridge(**parameters).fit(X, y))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda X, y: Stream(X, y, step=2 * STEP),
+        lambda X, y: Stream(X[:1500], y[:1500]),
+        lambda X, y: [*Stream(X[:STEP], y[:STEP]), *Stream(X[STEP + 7 :], y[STEP + 7 :], step=STEP - 7)],
+        lambda X, y: iter(Stream(X[:1500], y[:1500])),
+    ],
+    ids=["larger blocks", "fewer rows", "other blocks", "shorter generator"],
+)
+def test_streams_that_come_in_other_blocks(other, X, y, path):
+    """The first rows are the same, but the blocks of the checkpoint are not those of the stream."""
+    model = ridge(batch_size=1000)
+    assert stopped(model, path, Stream(X, y))["statistics"]["count"] > 1500
+    content = path.read_bytes()
+    with pytest.raises(FileError, match=r"checkpoint .*(rows|blocks)"):
+        model.fit(other(X, y), checkpoint=path)
+    assert path.read_bytes() == content
+    assert not hasattr(model, "features_")
+    assert_identical(model.fit(Stream(X, y), checkpoint=path), ridge(batch_size=1000).fit(Stream(X, y)))
+
+
+@pytest.mark.parametrize(
+    ("features", "parameters", "name"),
+    [
+        (NTKFeatures(n_components=8), {}, "features__random_state"),
+        (make_pipeline(StandardScaler(), NTKFeatures(n_components=8)), {}, "features__ntkfeatures__random_state"),
+        (NTKFeatures(n_components=8, random_state=0), {"random_state": None}, "random_state"),
+        (NTKFeatures(n_components=8, random_state=np.random.default_rng(0)), {}, "features__random_state"),
+        (None, {"random_state": np.random.RandomState(0)}, "random_state"),
+    ],
+    ids=["None", "step", "model", "generator", "legacy"],
+)
+def test_draws_that_could_not_be_made_again(features, parameters, name, X, y, path):
+    """Said at once, not after the fit has been killed."""
+    model = ridge(features, **parameters)
+    with pytest.raises(ValueError, match=rf"'{name}' parameter of FeatureRidge.fit must be an int.*checkpoint"):
+        model.fit(X, y, checkpoint=path, checkpoint_every=0)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_frozen_features_need_no_seed(X, y, path):
+    features = FrozenEstimator(NTKFeatures(n_components=8).fit(X))
+    expected = ridge(features).fit(X, y)
+    assert_identical(ridge(features).fit(X, y, checkpoint=path, checkpoint_every=0), expected)
+
+
+@pytest.mark.parametrize("position", [0.0, 0.3, 0.99])
+def test_damaged_checkpoints(position, X, y, path):
+    stopped(ridge(), path, X, y)
+    content = bytearray(path.read_bytes())
+    content[int(position * len(content))] ^= 1
+    for damaged in (bytes(content), bytes(content[: len(content) // 2]), b""):
+        path.write_bytes(damaged)
+        with pytest.raises(FileError, match=rf"'{path}' is (damaged|not a complete ntkit file|a safetensors file)"):
+            ridge().fit(X, y, checkpoint=path)
+        assert path.read_bytes() == damaged
+
+
+def test_files_that_are_no_checkpoints(X, y, path):
+    _files.write(path, {"x": np.ones(3)}, {"kind": "model"})
+    with pytest.raises(FileError, match="holds 'model', not 'checkpoint'"):
+        ridge().fit(X, y, checkpoint=path)
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(FileError, match="not a complete ntkit file"):
+        ridge().fit(X, y, checkpoint=path)
+
+
+def test_bad_arguments(X, y, path, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"'checkpoint' parameter of FeatureRidge.fit names .*not a folder"):
+        ridge().fit(X, y, checkpoint=tmp_path / "nowhere" / "fit.checkpoint")
+    with pytest.raises((IsADirectoryError, ValueError), match=r"'checkpoint' parameter of FeatureRidge.fit .*folder"):
+        ridge().fit(X, y, checkpoint=path.parent)
+    for every, error in ((-1, ValueError), (np.nan, ValueError), ("a", TypeError), (None, TypeError)):
+        with pytest.raises(error, match=r"'checkpoint_every' parameter of FeatureRidge.fit must be .* ≥ 0"):
+            ridge().fit(X, y, checkpoint=path, checkpoint_every=every)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_fits_that_fail_keep_their_checkpoint(X, y, path, monkeypatch):
+    """Also where the rows are all read and the solution fails, or is killed."""
+    y[5900] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        ridge().fit(X, y, checkpoint=path, checkpoint_every=0)
+    assert path.exists()
+    y[5900] = 0.0
+    expected = ridge().fit(X, y)
+
+    def fail(*_arguments, **_options):
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("ntkit.models._base.solve", fail)
+        with pytest.raises(MemoryError):
+            ridge().fit(X, y, checkpoint=path, checkpoint_every=0)
+    assert path.exists()
+    assert_identical(ridge().fit(X, y, checkpoint=path), expected)
+    assert list(path.parent.iterdir()) == []
+
+
+def test_a_disk_that_is_full(X, y, path, monkeypatch):
+    """The error comes through, the checkpoint before it stays, and nothing else."""
+    stopped(ridge(), path, X, y, after=5)
+    content = path.read_bytes()
+
+    def fail(_descriptor):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            ridge().fit(X, y, checkpoint=path, checkpoint_every=0)
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert path.read_bytes() == content
+
+
+# Processes that are killed.
+
+SCRIPT = textwrap.dedent(
+    """
+    import json, os, random, signal, sys, time
+    import numpy as np
+    from ntkit import FeatureRidge, FeatureRidgeClassifier, RandomFourierFeatures
+    from ntkit.models import _statistics
+
+    _statistics.FLUSH, _statistics._SMALL = 1000, 100
+    path, kind, plan = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
+
+    def die():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def die_in(name, number, *, after=False):
+        real, calls = getattr(os, name), []
+
+        def replacement(*arguments, **options):
+            calls.append(name)
+            if len(calls) == number and not after:
+                die()
+            result = real(*arguments, **options)
+            if len(calls) == number:
+                die()
+            return result
+
+        setattr(os, name, replacement)
+
+    def blocks(last):
+        for i in range(40):
+            if i == last:
+                die()
+            rng = np.random.default_rng(i)
+            X = rng.standard_normal((500, 3)).astype(np.float32)
+            y = np.abs(X[:, 0]) + X[:, 1]
+            yield X, (y if kind == "ridge" else np.where(y > i / 40, "large", "small"))
+
+    def fit(last=None, **options):
+        law = FeatureRidge if kind == "ridge" else FeatureRidgeClassifier
+        features = RandomFourierFeatures(200, lengthscale=2.0, random_state=0)
+        return law(features, random_state=0, batch_size=500).fit(blocks(last), **options)
+
+    def run(moment, number):
+        if moment in ("fsync", "replace"):
+            die_in(moment, number)
+        elif moment == "replaced":
+            die_in("replace", number, after=True)
+        model = fit(number if moment == "block" else None, checkpoint=path, checkpoint_every=0)
+        for name in ("coef_", "intercept_", "alpha_", "errors_"):
+            if not np.array_equal(getattr(model, name), getattr(expected, name)):
+                os._exit(1)
+        os._exit(0)
+
+    begin = time.monotonic()
+    expected = fit()
+    seconds = time.monotonic() - begin
+    codes = []
+    for moment, number in plan:
+        child = os.fork()
+        if child == 0:
+            try:
+                run(moment, number)
+            finally:
+                os._exit(2)
+        if moment == "time":
+            time.sleep(number * seconds)
+            os.kill(child, signal.SIGKILL)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    print(json.dumps(codes))
+    """
+)
+
+
+def run(path, kind, plan):
+    """Exit codes of one process after another: 0 if it came to the end, with the bits of an uninterrupted fit."""
+    # One thread each: they are forked from a process that has fitted already, which saves them the imports.
+    environment = os.environ | dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS"), "1")
+    command = [sys.executable, "-c", SCRIPT, str(path), kind, json.dumps(plan)]
+    done = subprocess.run(command, env=environment, check=True, timeout=300, stdout=subprocess.PIPE)
+    return json.loads(done.stdout)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be forked and killed")
+@pytest.mark.parametrize("kind", ["ridge", "classifier"])
+def test_killed_processes(kind, path):
+    """At the second block, where there is nothing to go on from; in the middle; before, in and after the writing."""
+    moments = [("block", 1), ("fsync", 2), ("replace", 3), ("replaced", 3), ("block", 25)]
+    assert run(path, kind, moments) == [-signal.SIGKILL] * len(moments)
+    leftovers = [p.name for p in path.parent.iterdir() if p != path]
+    assert path.exists()
+    assert len(leftovers) == 2  # of the two writings that were cut off
+    assert all(name.startswith(f".{path.name}.") for name in leftovers)
+    assert run(path, kind, [("end", 0), ("end", 0)]) == [0, 0]  # where it was, then from the beginning
+    assert sorted(p.name for p in path.parent.iterdir()) == sorted(leftovers)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that can be forked and killed")
+def test_processes_killed_at_random(path):
+    moments = random.Random(int(os.environ.get("NTKIT_TEST_SEED", "0")))
+    plan = [("time", moments.uniform(0, 1.5)) if i % 4 else ("end", 0) for i in range(1, 17)]
+    codes = run(path, "ridge", plan)
+    assert set(codes) <= {0, -signal.SIGKILL}
+    assert codes[3::4] == [0] * 4
+    assert codes.count(-signal.SIGKILL) >= 4
+    assert not path.exists()
+    assert all(p.name.startswith(f".{path.name}.") for p in path.parent.iterdir())

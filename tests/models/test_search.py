@@ -1,0 +1,587 @@
+"""The search finds the kernel that was planted, in the time it has, for rows of every kind."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.kernel_approximation import Nystroem, RBFSampler
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from threadpoolctl import threadpool_limits
+
+from ntkit import (
+    FeatureRidge,
+    FeatureRidgeClassifier,
+    FeatureRidgeSearch,
+    FeatureRidgeSearchClassifier,
+    NTKFeatures,
+    RandomFourierFeatures,
+)
+from ntkit.models import search as module
+
+SMALL = {"gaussian": RandomFourierFeatures(lengthscale=2.0), "linear": "passthrough"}
+KEYS = {"name", "rung", "n_rows", "n_components", "loss", "error", "alpha", "seconds"}
+BOTH = pytest.mark.parametrize("law", [FeatureRidgeSearch, FeatureRidgeSearchClassifier])
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+def small(law=FeatureRidgeSearch, n_components=16, time_budget=None, **parameters):
+    options = {"candidates": SMALL, "random_state": 0} | parameters
+    return law(n_components, time_budget, **options)
+
+
+@pytest.fixture
+def X(rng):
+    return rng.standard_normal((200, 4))
+
+
+@pytest.fixture
+def y(X, rng):
+    return np.sin(2 * X[:, 0]) + X[:, 1] + 0.1 * rng.standard_normal(200)
+
+
+def targets(law, y):
+    return y if law is FeatureRidgeSearch else np.where(y > 0, "large", "small")
+
+
+@parametrize_with_checks([small(n_components=8, random_state=None), small(FeatureRidgeSearchClassifier, 8)])
+def test_scikit_learn_estimator_checks(estimator, check):
+    check(estimator)
+
+
+@BOTH
+def test_many_estimator_checks_ran(law):
+    assert len(list(estimator_checks_generator(small(law)))) >= 50
+
+
+# The right choice.
+
+
+class Columns(TransformerMixin, BaseEstimator):
+    """Chosen columns."""
+
+    def __init__(self, columns=(0,)):
+        self.columns = columns
+
+    def fit(self, X, y=None):  # noqa: ARG002
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def transform(self, X):
+        return X[:, list(self.columns)]
+
+
+@pytest.mark.parametrize("best", ["first", "second", "third", "fourth", "all"])
+def test_the_planted_candidate_is_chosen(best, rng):
+    """The targets are linear in what only one candidate sees; the others' errors are 0.1² + 1 at least."""
+    X = rng.standard_normal((300, 4))
+    columns = {"first": [0], "second": [1], "third": [2], "fourth": [3], "all": [0, 1, 2, 3]}
+    y = X[:, columns[best]].sum(axis=1) + 0.1 * rng.standard_normal(300)
+    candidates = {name: Columns(chosen) for name, chosen in columns.items() if name != "all" or best == "all"}
+    for law in (FeatureRidgeSearch, FeatureRidgeSearchClassifier):
+        search = small(law, candidates=candidates).fit(X, targets(law, y))
+        assert search.best_name_ == best
+        assert search.score(X, targets(law, y)) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("best", "function"),
+    [
+        ("wide", lambda X: np.cos(X.sum(axis=1) / 2)),
+        ("narrow", lambda X: np.sin(10 * X[:, 0])),
+    ],
+)
+def test_kernels_are_told_apart(best, function, rng):
+    X = rng.uniform(-2, 2, (1500, 4 if best == "wide" else 1))  # in four dimensions, rows see few others nearby
+    candidates = {
+        "narrow": RandomFourierFeatures(lengthscale=0.1),
+        "linear": "passthrough",
+        "wide": RandomFourierFeatures(lengthscale=2.0),
+        "useless": RandomFourierFeatures(lengthscale=0.001),
+    }
+    y = function(X) + 0.05 * rng.standard_normal(1500)
+    search = small(n_components=300, candidates=candidates).fit(X[:1000], y[:1000])
+    assert search.best_name_ == best
+    assert search.score(X[1000:], y[1000:]) > 0.9
+
+
+def test_the_best_estimator(X, y):
+    gaussians = {"narrow": RandomFourierFeatures(lengthscale=1.0), "wide": RandomFourierFeatures(lengthscale=2.0)}
+    search = small(n_components=24, alphas=[0.1, 1.0], candidates=gaussians).fit(X, y)
+    best = search.best_estimator_
+    assert isinstance(best, FeatureRidge)
+    assert best.n_samples_seen_ == 200
+    assert best.alpha_ in (0.1, 1.0)
+    np.testing.assert_array_equal(best.predict(X), search.predict(X))
+    assert best.features_[-1].n_components == 24
+    assert search.n_features_in_ == 4
+    assert isinstance(small(FeatureRidgeSearchClassifier).fit(X, y > 0).best_estimator_, FeatureRidgeClassifier)
+
+
+def test_results_are_complete(X, y):
+    candidates = {f"{i}": RandomFourierFeatures(lengthscale=2.0 + i) for i in range(6)} | {"linear": "passthrough"}
+    for law in (FeatureRidgeSearch, FeatureRidgeSearchClassifier):
+        search = small(law, candidates=candidates).fit(X, targets(law, y))
+        assert all(set(result) == KEYS for result in search.results_)
+        assert {result["name"] for result in search.results_ if result["rung"] == 0} == set(candidates)
+        assert [result["rung"] for result in search.results_] == sorted(result["rung"] for result in search.results_)
+        for result in search.results_:
+            assert result["n_rows"] == 200  # all: their errors are those of fits without them
+            assert result["n_components"] == (4 if result["name"] == "linear" else 16)
+            assert 0 <= result["error"] < np.inf
+            assert 0 <= result["loss"] < np.inf
+            assert result["loss"] == pytest.approx(result["error"]) or law is FeatureRidgeSearchClassifier
+            assert result["alpha"] > 0
+            assert result["seconds"] > 0
+        last = [r for r in search.results_ if r["rung"] == search.results_[-1]["rung"]]
+        assert search.best_name_ == min(last, key=lambda r: r["loss"])["name"]
+
+
+def test_rows_and_features_grow_from_rung_to_rung(rng):
+    X = rng.standard_normal((4000, 2))
+    candidates = {f"{i}": RandomFourierFeatures(lengthscale=1.0 + i) for i in range(6)}
+    search = small(n_components=600, candidates=candidates).fit(X[:, :], np.abs(X[:, 0]) + X[:, 1])
+    rungs = {}
+    for result in search.results_:
+        rungs.setdefault(result["rung"], []).append(result)
+    assert len(rungs) > 1
+    for number in range(1, len(rungs)):
+        before, after = rungs[number - 1], rungs[number]
+        assert len(after) <= len(before)
+        assert after[0]["n_rows"] > before[0]["n_rows"]
+        assert after[0]["n_components"] >= before[0]["n_components"]
+        losses = {r["name"]: r["loss"] for r in before}
+        assert {r["name"] for r in after} == set(sorted(losses, key=losses.get)[: len(after)])
+    assert rungs[0][0]["n_rows"] <= 2000
+    assert rungs[len(rungs) - 1][0]["n_rows"] == 4000
+    assert rungs[len(rungs) - 1][0]["n_components"] == 600
+
+
+@BOTH
+def test_losses_are_those_of_fits_without_the_rows(law, X, y):
+    """The mean squared error of regression, one row at a time; the share of wrong classes for the other."""
+    X, t = X[:40], targets(law, y[:40])
+    candidates = {"a": FunctionTransformer(np.square), "b": "passthrough"}
+    search = small(law, candidates=candidates, alphas=1.0).fit(X, t)
+    errors = dict.fromkeys(candidates, 0.0)
+    for i in range(40):
+        rest = np.arange(40) != i
+        for name in candidates:
+            scaled = search.best_estimator_.features_[0]  # of all rows: the scaling is not done again for each row
+            Z = scaled.transform(X) ** 2 if name == "a" else scaled.transform(X)
+            model = type(search.best_estimator_)(FunctionTransformer(), 1.0).fit(Z[rest], t[rest])
+            predicted = model.predict(Z[[i]])[0]
+            errors[name] += ((predicted - t[i]) ** 2 if law is FeatureRidgeSearch else predicted != t[i]) / 40
+    for result in search.results_:
+        assert result["error"] == pytest.approx(errors[result["name"]], rel=1e-8)
+
+
+@BOTH
+def test_default_candidates(law, X, y):
+    search = law(16, random_state=0).fit(X, targets(law, y))
+    names = list(module.default_candidates(4))
+    assert {r["name"] for r in search.results_ if r["rung"] == 0} == set(names)
+    assert search.best_name_ in names
+    assert law().get_params() == law(**law().get_params()).get_params()
+
+
+# The time.
+
+
+class Clock:
+    """Time that passes in fits only, by the amount of work."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+
+class Costly(TransformerMixin, BaseEstimator):
+    """Some columns that take the time the search believes a fit to take."""
+
+    clock = Clock()
+
+    def __init__(self, n_components=4, number=0):
+        self.n_components, self.number = n_components, number
+
+    def fit(self, X, y=None):  # noqa: ARG002
+        self.n_features_in_ = X.shape[1]
+        Costly.clock.now += module._cost(module.Rung(X.shape[0], self.n_components))
+        return self
+
+    def transform(self, X):
+        return np.resize(X[:, : 1 + self.number % X.shape[1]], (X.shape[0], self.n_components))
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    monkeypatch.setattr(module, "_cost", lambda rung: 1e-6 * rung.n_rows * rung.n_components**2)
+    monkeypatch.setattr(module, "time", Clock())
+    Costly.clock = module.time
+    return module.time
+
+
+def fits(n_rows, n_candidates, budget, rng, n_components=16):
+    """Number of fits to compare candidates, and seconds of all fits."""
+    began = Costly.clock.now
+    X = rng.standard_normal((n_rows, 3))
+    candidates = {f"{i}": Costly(number=i) for i in range(n_candidates)}
+    search = small(n_components=n_components, time_budget=budget, candidates=candidates, alphas=1.0).fit(X, X[:, 0])
+    assert search.best_estimator_.n_samples_seen_ == n_rows
+    assert search.best_name_ in candidates
+    return len(search.results_), Costly.clock.now - began
+
+
+@pytest.mark.parametrize("n_candidates", [9, 3, 2])
+def test_the_budget_is_kept(n_candidates, clock, rng):  # noqa: ARG001
+    """To a tenth, if it suffices for three small fits and one on all rows."""
+    n_rows, m = 20000, 16
+    final, first = (module._cost(module.Rung(n, m)) for n in (n_rows, 2000))
+    counts = []
+    for budget in (final + 4 * first, 2.5 * final, 4 * final, 8 * final, 1e9):
+        count, seconds = fits(n_rows, n_candidates, budget, rng, m)
+        assert seconds <= 1.1 * budget
+        counts.append(count)
+    assert counts == sorted(counts)
+    assert counts[0] <= 5
+    assert counts[-1] == fits(n_rows, n_candidates, None, rng, m)[0]
+    assert counts[0] < counts[-1]
+
+
+def test_no_time_at_all(clock, rng):  # noqa: ARG001
+    """There is a model, after few fits."""
+    for budget in (0, 0.0, 1e-9):
+        assert fits(1000, 9, budget, rng)[0] <= 4
+
+
+@BOTH
+def test_no_time_for_the_default_candidates(law, X, y):
+    search = law(16, 0, random_state=0).fit(X, targets(law, y))
+    assert search.predict(X).shape == (200,)
+    assert len(search.results_) <= 5
+
+
+def test_one_candidate_is_not_compared(X, y):
+    search = small(candidates={"only": RandomFourierFeatures()}).fit(X, y)
+    assert search.best_name_ == "only"
+    assert search.results_ == []
+    assert search.best_estimator_.n_samples_seen_ == 200
+
+
+# Seeds and copies.
+
+
+def without_seconds(search):
+    return [{key: value for key, value in result.items() if key != "seconds"} for result in search.results_]
+
+
+@BOTH
+def test_seeds(law, X, y):
+    candidates = SMALL | {"ntk": NTKFeatures(depth=1), "sampler": RBFSampler(), "landmarks": Nystroem()}
+    first, second, other = (
+        small(law, candidates=candidates, random_state=seed).fit(X, targets(law, y)) for seed in (0, 0, 1)
+    )
+    assert without_seconds(first) == without_seconds(second)
+    assert without_seconds(first) != without_seconds(other)
+    assert first.best_name_ == second.best_name_
+    np.testing.assert_array_equal(first.predict(X), second.predict(X))
+    np.testing.assert_array_equal(first.best_estimator_.coef_, second.best_estimator_.coef_)
+    state = np.random.default_rng(0)
+    assert without_seconds(small(random_state=state).fit(X, y)) != without_seconds(small(random_state=state).fit(X, y))
+    small(law, candidates=candidates, random_state=None).fit(X, targets(law, y))
+    small(law, candidates=candidates, random_state=np.random.RandomState(0)).fit(X, targets(law, y))
+
+
+def test_a_candidate_draws_the_same_in_any_company(X, y):
+    """Another one more must not change the fits of those that were there."""
+    few, more = small().fit(X, y), small(candidates={"ntk": NTKFeatures()} | SMALL).fit(X, y)
+    results = [{r["name"]: r["error"] for r in s.results_ if r["rung"] == 0} for s in (few, more)]
+    assert all(results[1][name] == error for name, error in results[0].items())
+
+
+@BOTH
+def test_copies(law, X, y):
+    search = small(law).fit(X, targets(law, y))
+    again = pickle.loads(pickle.dumps(search))
+    np.testing.assert_array_equal(again.predict(X), search.predict(X))
+    assert again.results_ == search.results_
+    fresh = clone(search)
+    with pytest.raises(NotFittedError):
+        fresh.predict(X)
+    assert not hasattr(fresh, "classes_")
+    np.testing.assert_array_equal(fresh.fit(X, targets(law, y)).predict(X), search.predict(X))
+
+
+def test_candidates_are_left_as_they_were(X, y):
+    candidates = {"a": RandomFourierFeatures(7, lengthscale=2.0), "b": NTKFeatures(n_components=5)}
+    small(candidates=candidates).fit(X, y)
+    assert candidates["a"].n_components == 7
+    assert candidates["a"].random_state is None
+    assert candidates["b"].n_components == 5
+    assert not hasattr(candidates["a"], "frequencies_")
+
+
+# Rows of every kind.
+
+
+@BOTH
+def test_kinds_of_rows(law, X, y):
+    import pandas as pd
+    import torch
+
+    t = targets(law, y)
+    expected = small(law).fit(X, t)
+    frame = pd.DataFrame(X, columns=list("abcd"), index=np.arange(200)[::-1])
+    named = small(law).fit(frame, pd.Series(t))
+    agree = np.testing.assert_array_equal if law is FeatureRidgeSearchClassifier else np.testing.assert_allclose
+    agree(named.predict(frame), expected.predict(X))
+    np.testing.assert_array_equal(named.feature_names_in_, list("abcd"))
+    assert not hasattr(named.fit(X, t), "feature_names_in_")
+    agree(small(law).fit(X.tolist(), t.tolist()).predict(X.tolist()), expected.predict(X))
+    only = {"gaussian": RandomFourierFeatures(lengthscale=2.0), "ntk": NTKFeatures()}
+    tensor = small(law, candidates=only).fit(torch.from_numpy(X), torch.from_numpy(y) if t is y else t)
+    assert tensor.score(X, t) == pytest.approx(small(law, candidates=only).fit(X, t).score(X, t))
+    single = small(law).fit(X.astype(np.float32), t).predict(X.astype(np.float32))
+    assert law is FeatureRidgeSearchClassifier or single.dtype == np.float32
+
+
+@BOTH
+@pytest.mark.parametrize("convert", [sp.csr_array, sp.csc_matrix, sp.coo_array])
+def test_sparse_rows(law, convert, X, y):
+    X = X * (np.abs(X) > 0.5)
+    for candidates in (SMALL, None):
+        search = small(law, candidates=candidates).fit(convert(X), targets(law, y))
+        predictions = search.predict(convert(X))
+        assert predictions.shape == (200,)
+        if law is FeatureRidgeSearch:
+            np.testing.assert_allclose(search.predict(X), predictions, rtol=1e-6)
+    assert small(law).__sklearn_tags__().input_tags.sparse
+    assert law().__sklearn_tags__().input_tags.sparse
+    dense = small(law, candidates={"a": FunctionTransformer(accept_sparse=False), "b": Columns()})
+    assert not dense.__sklearn_tags__().input_tags.sparse
+
+
+def test_several_targets(X, y):
+    Y = np.stack([y, X[:, 2]], axis=1)
+    search = small().fit(X, Y)
+    assert search.predict(X).shape == (200, 2)
+    assert search.score(X, Y) > 0.5
+    assert small().fit(X, Y[:, :1]).predict(X).shape == (200, 1)
+    assert small().fit(X, y).predict(X).shape == (200,)
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 4, 5, 6, 9])
+def test_few_rows(n_rows, X, y):
+    search = small().fit(X[:n_rows], y[:n_rows])
+    assert np.isfinite(search.predict(X)).all()
+    if n_rows > 1:
+        labels = np.array(["a", "b"])[np.arange(n_rows) % 2]
+        predicted = small(FeatureRidgeSearchClassifier).fit(X[:n_rows], labels).predict(X)
+        assert set(predicted) <= {"a", "b"}
+
+
+@pytest.mark.parametrize("labels", [[3, 1, 2], ["c", "a", "b"], [1.5, 0.0, 2.0], [True, False, True]])
+def test_labels(labels, X):
+    labels = np.array(labels)[np.digitize(X[:, 0], [-0.5, 0.5])]
+    if labels.dtype == float:
+        labels = np.floor(labels)
+    search = small(FeatureRidgeSearchClassifier, 32).fit(X, labels)
+    np.testing.assert_array_equal(search.classes_, np.unique(labels))
+    assert search.classes_.dtype == search.predict(X).dtype == labels.dtype
+    probabilities = search.predict_proba(X)
+    assert probabilities.shape == (200, len(search.classes_))
+    np.testing.assert_allclose(probabilities.sum(axis=1), 1)
+    np.testing.assert_array_equal(search.classes_[probabilities.argmax(axis=1)], search.predict(X))
+    scores = search.decision_function(X)
+    assert scores.shape == ((200,) if len(search.classes_) == 2 else (200, 3))
+    assert search.score(X, labels) > 0.8
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(("n_rows", "n_rare"), [(6, 1), (10, 1), (40, 2), (5, 2)])
+def test_rare_classes(n_rows, n_rare, seed, X):
+    """Every fit must see rows of at least two classes."""
+    labels = np.where(np.arange(n_rows) < n_rare, "rare", "common")
+    search = small(FeatureRidgeSearchClassifier, random_state=seed).fit(X[:n_rows], labels)
+    np.testing.assert_array_equal(search.classes_, ["common", "rare"])
+    assert all(np.isfinite(result["error"]) for result in search.results_)
+
+
+def test_a_rare_class_among_many_rows(rng):
+    """Not in the few rows of the first rung, unless it is put there."""
+    X = rng.standard_normal((9000, 2))
+    candidates = {f"{i}": RandomFourierFeatures(lengthscale=1.0 + i) for i in range(5)}
+    search = small(FeatureRidgeSearchClassifier, candidates=candidates).fit(X, np.arange(9000) == 77)
+    np.testing.assert_array_equal(search.classes_, [False, True])
+
+
+def test_every_row_a_class_of_its_own(X):
+    search = small(FeatureRidgeSearchClassifier).fit(X[:8], np.arange(8))
+    np.testing.assert_array_equal(search.classes_, np.arange(8))
+
+
+def test_nothing_to_learn(X, y):
+    constant = small().fit(X, np.full(200, 3.0))
+    np.testing.assert_allclose(constant.predict(X), 3.0)
+    same = small().fit(np.ones((200, 4)), y)
+    np.testing.assert_allclose(same.predict(X), y.mean(), atol=0.1)
+    zeros = small().fit(np.zeros((200, 4)), np.zeros(200))
+    np.testing.assert_array_equal(zeros.predict(X * 0), 0)
+
+
+@pytest.mark.parametrize("scale", [1e-150, 1e-9, 1e9, 1e150])
+def test_targets_of_any_size(scale, X, y):
+    """The same choice, and predictions that grow with the targets."""
+    search, scaled = small().fit(X, y), small().fit(X, y * scale)
+    assert scaled.best_name_ == search.best_name_
+    np.testing.assert_allclose(scaled.predict(X), search.predict(X) * scale, rtol=1e-5)
+
+
+# Candidates of one's own.
+
+
+def test_transformers_of_others(X, y):
+    candidates = {
+        "pca": make_pipeline(PCA(2), RandomFourierFeatures(8, lengthscale=2.0, random_state=0)),
+        "nystroem": Nystroem(gamma=0.1),
+        "sampler": RBFSampler(),
+        "function": FunctionTransformer(np.square),
+        "linear": "passthrough",
+    }
+    search = small(n_components=20, candidates=candidates).fit(X, y)
+    assert {result["name"] for result in search.results_} == set(candidates)
+    assert search.best_name_ in candidates
+
+
+@BOTH
+def test_passthrough_is_linear(law, X, y):
+    search = small(law, candidates={"nothing": "passthrough"}).fit(X, targets(law, y))
+    assert search.best_estimator_.coef_.shape[-1] == 4
+
+
+BAD = {
+    "n_components": [(0, ValueError), (1.5, TypeError), (None, TypeError), ("a", TypeError), (True, TypeError)],
+    "time_budget": [(-1, ValueError), (np.nan, ValueError), (np.inf, ValueError), ("a", TypeError), (True, TypeError)],
+    "n_validation": [(0, ValueError), (0.2, TypeError), (None, TypeError)],
+    "alphas": [(-1.0, ValueError), ([], ValueError), ("a", TypeError), ([np.nan], ValueError)],
+    "progress": [(1, TypeError), (None, TypeError)],
+    "random_state": [(-1, ValueError), (0.5, TypeError), ("a", TypeError)],
+    "candidates": [
+        ({}, TypeError), ([], TypeError), (["passthrough"], TypeError), ("passthrough", TypeError),
+        ({"a": None}, TypeError), ({"a": 1}, TypeError), ({"a": "linear"}, TypeError),
+        ({"a": RandomFourierFeatures}, TypeError), ({"a": FeatureRidge()}, TypeError),
+        ({1.5: "passthrough", "b": "passthrough"}, TypeError), ({(1, 2): "passthrough", "b": "passthrough"}, TypeError),
+    ],
+}  # fmt: skip
+CASES = [
+    pytest.param(name, value, error, id=f"{name}-{value!r}"[:60])
+    for name, values in BAD.items()
+    for value, error in values
+]
+
+
+@BOTH
+@pytest.mark.parametrize(("name", "value", "error"), CASES)
+def test_bad_parameters(law, name, value, error, X, y):
+    with pytest.raises(error, match=rf"'{name}' parameter of {law.__name__} must be"):
+        small(law, **{name: value}).fit(X, targets(law, y))
+
+
+def test_every_parameter_has_bad_values():
+    assert set(BAD) == set(FeatureRidgeSearch().get_params(deep=False))
+
+
+@BOTH
+def test_bad_rows(law, X, y):
+    name, t = law.__name__, targets(law, y)
+    for value in (np.nan, np.inf):
+        bad = X.copy()
+        bad[150, 2] = value
+        for candidates in (SMALL, {"linear": "passthrough"}, None):
+            with pytest.raises(ValueError, match=r"(?i)NaN|infinity"):
+                small(law, candidates=candidates).fit(bad, t)
+    with pytest.raises(ValueError, match=f"{name} requires y to be passed"):
+        small(law).fit(X, None)
+    with pytest.raises(ValueError, match=rf"inconsistent numbers of samples: X of {name} has 200 rows, y has 199"):
+        small(law).fit(X, t[:-1])
+    with pytest.raises(ValueError, match="0 sample"):
+        small(law).fit(X[:0], t[:0])
+    with pytest.raises(ValueError, match="Expected 2D array, got 1D array"):
+        small(law).fit(X[:, 0], t)
+    with pytest.raises((TypeError, ValueError), match=f"'X' parameter of {name}|requires y"):
+        small(law).fit("rows.csv", t)
+    with pytest.raises(NotFittedError):
+        small(law).predict(X)
+
+
+def test_bad_targets(X, y):
+    with pytest.raises(ValueError, match="Input y contains NaN"):
+        small().fit(X, np.where(np.arange(200) == 3, np.nan, y))
+    with pytest.raises(ValueError, match="Unknown label type"):
+        small(FeatureRidgeSearchClassifier).fit(X, y)
+    with pytest.raises(ValueError, match="at least two classes"):
+        small(FeatureRidgeSearchClassifier).fit(X, np.ones(200, dtype=int))
+
+
+def test_dask_rows(X, y):
+    da = pytest.importorskip("dask.array", reason="needs Dask")
+    rows = da.from_array(X, chunks=(50, 4))
+    with pytest.raises(TypeError, match=r"'X' parameter of FeatureRidgeSearch must be rows in memory.*FeatureRidge"):
+        small().fit(rows, y)
+    search = small().fit(X, y)
+    np.testing.assert_allclose(search.predict(rows).compute(scheduler="synchronous"), search.predict(X), rtol=1e-9)
+
+
+class Failing(TransformerMixin, BaseEstimator):
+    """Fails at a number of rows."""
+
+    def __init__(self, n_rows=0):
+        self.n_rows = n_rows
+
+    def fit(self, X, y=None):  # noqa: ARG002
+        if X.shape[0] == self.n_rows:
+            raise ArithmeticError("failed")
+        self.n_features_in_ = X.shape[1]
+        return self
+
+    def transform(self, X):
+        return X
+
+
+@pytest.mark.parametrize("names", ["a", "ab"], ids=["one", "two"])
+def test_a_search_that_fails_leaves_the_one_before(names, X, y):
+    failing = {name: Failing(200 if name == names[-1] else 0) for name in names}
+    search = small(candidates=failing)
+    with pytest.raises(ArithmeticError, match="failed"):
+        search.fit(X, y)
+    assert not hasattr(search, "best_estimator_")
+    assert not hasattr(search, "results_")
+    search.set_params(candidates=SMALL).fit(X, y)
+    before = search.predict(X), search.best_name_, list(search.results_)
+    with pytest.raises(ArithmeticError, match="failed"):
+        search.set_params(candidates=failing).fit(X[:, :3], -y)
+    np.testing.assert_array_equal(search.predict(X), before[0])
+    assert (search.best_name_, search.results_) == before[1:]
+    assert search.n_features_in_ == 4
+
+
+def test_progress(X, y, capsys):
+    small(progress=True).fit(X, y)
+    shown = capsys.readouterr().err
+    assert "rung 1 of" in shown
+    small().fit(X, y)
+    assert capsys.readouterr().err == ""
