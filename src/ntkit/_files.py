@@ -34,7 +34,7 @@ def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata:
     """
     from safetensors.numpy import save
 
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    arrays = {name: np.asarray(a, dtype=a.dtype.newbyteorder("="), order="C") for name, a in arrays.items()}
     text = json.dumps(metadata, allow_nan=False, sort_keys=True)
     if len(text) > _LARGEST_METADATA // 2:
         raise ValueError(f"The metadata of '{path}' would take {len(text)} characters; that is too many.")

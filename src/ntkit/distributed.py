@@ -18,7 +18,7 @@ from sklearn.base import clone
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._validation import describe
-from ntkit.models._blocks import ArraySource, Block, Source, take_rows
+from ntkit.models._blocks import Block, Source, as_arrays, take_rows
 from ntkit.models._statistics import Statistics
 
 __all__ = ["first_rows", "map_rows"]
@@ -55,11 +55,23 @@ def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None,
     shape = (0,) if n_columns is None else (0, n_columns)
     dtype = _floating(blocks) if dtype is None else dtype
     meta = np.empty(shape, dtype=dtype)
+    function = _OfRows(function, meta)
     if _is_frame(blocks):
         return blocks.map_partitions(function, meta=meta)
     if n_columns is None:
         return blocks.map_blocks(function, drop_axis=1, dtype=dtype, meta=meta)
     return blocks.map_blocks(function, chunks=(blocks.chunks[0], (n_columns,)), dtype=dtype, meta=meta)
+
+
+class _OfRows:
+    """A function of rows that knows what becomes of none; sent to the workers."""
+
+    def __init__(self, function: Callable[[Any], Array], empty: np.ndarray):
+        self.function, self.empty = function, empty
+        self.__name__ = getattr(function, "__name__", type(function).__name__)  # for Dask's keys
+
+    def __call__(self, rows: Any) -> Array:
+        return self.function(rows) if rows.shape[0] else self.empty
 
 
 def first_rows(X: Any) -> Any:
@@ -116,6 +128,7 @@ class DaskSource(Source):
         self.sizes = None if any(np.isnan(size) for size in sizes) else [int(size) for size in sizes]
         self.n_rows = None if self.sizes is None else sum(self.sizes)
         self.X = _delayed(self.rows)
+        self._first: Any = None
         self.y = self._like_rows(y, "y", owner)
         self.weight = (
             [None] * len(self.X) if sample_weight is None else self._like_rows(sample_weight, "sample_weight", owner)
@@ -123,7 +136,9 @@ class DaskSource(Source):
 
     def first(self) -> Block:
         """The first rows."""
-        return Block(first_rows(self.rows), None)
+        if self._first is None:
+            self._first = first_rows(self.rows)
+        return Block(self._first, None)
 
     def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:
         """Fit a StandardScaler from moments of the blocks."""
@@ -203,6 +218,8 @@ class _Partial:
 class _Worker:
     """Maps blocks of rows and adds up their statistics; sent to the workers."""
 
+    __name__ = "statistics"  # for Dask's keys
+
     def __init__(self, model: Any):
         self.model = model
 
@@ -211,7 +228,7 @@ class _Worker:
         empty = model._statistics
         model._statistics = Statistics(empty.n_components, 0, empty.sample.size)
         for block in zip(X, y, weight, strict=True):
-            source = ArraySource(*block)
+            source = as_arrays(*block, type(model).__name__)
             for rows in source.blocks(model._block_rows(source)):
                 model._add(model._statistics, rows, start=start)
         model._statistics.finish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from copy import copy
 from os import PathLike
 from typing import Any, ClassVar, Self
 
@@ -17,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import progress_bar
+from ntkit._files import FileError
 from ntkit._random import RandomState, keyed, row_uniforms, seed_sequence
 from ntkit._validation import check_bool, check_choice, check_int, message
 from ntkit.models._blocks import Block, Source, as_rows, as_source, block_rows, n_rows_of, take_rows
@@ -80,10 +82,13 @@ class FeatureModel(BaseEstimator):
             self._check_parameters()
             if _array.is_dask(X):
                 self._fit_dask(X, y, sample_weight, checkpoint)
+                self._solve()
             else:
                 source = as_source(X, y, sample_weight, type(self).__name__)
-                self._fit_source(source, checkpoint, checkpoint_every)
-            self._solve()
+                saved = self._fit_source(source, checkpoint, checkpoint_every)
+                self._solve()
+                if saved:
+                    saved.remove()
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -102,6 +107,9 @@ class FeatureModel(BaseEstimator):
         self
         """
         self._check_parameters()
+        if _array.is_dask(X):
+            name = f"{type(self).__name__}.partial_fit"
+            raise TypeError(message(name, "X", "rows in memory", X, "Only fit takes Dask collections."))
         source = as_source(X, y, sample_weight, type(self).__name__)
         with self._all_or_nothing():
             if not hasattr(self, "features_"):
@@ -158,20 +166,29 @@ class FeatureModel(BaseEstimator):
         self._solution = None
         self._statistics = Statistics(int(probe.shape[1]), 0, self.n_selection)
 
-    def _fit_source(self, source: Source, checkpoint: Any, every: float) -> None:
+    def _fit_source(self, source: Source, checkpoint: Any, every: float) -> Checkpoint | None:
         self._begin(source)
         saved = Checkpoint(checkpoint, every, self, source) if checkpoint is not None else None
         done = saved.resume() if saved else 0
+        skipped, rows = 0, self._statistics.count
         name = type(self).__name__ if self.progress else None
         with progress_bar(name, source.n_rows) as bar:
             for number, block in enumerate(source.blocks(self._block_rows(source))):
-                if number >= done:
+                if number < done:
+                    skipped += n_rows_of(block.X)
+                else:
+                    if saved and skipped != rows:
+                        break
                     self._add(self._statistics, block)
                     if saved:
                         saved.write(number + 1)
                 bar.update(n_rows_of(block.X))
-        if saved:
-            saved.remove()
+        if saved and skipped != rows:
+            raise FileError(
+                f"The checkpoint '{checkpoint}' holds {rows} rows of {done} blocks, but these now have {skipped}. "
+                "Remove it to begin anew, or fit as before."
+            )
+        return saved
 
     def _block_rows(self, source: Source) -> int:
         if self.batch_size is not None:
@@ -325,12 +342,20 @@ class FeatureModel(BaseEstimator):
         parts = [self._block_scores(take_rows(X, slice(i, i + step))) for i in range(0, max(n_rows, 1), step)]
         return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts, axis=0)
 
+    def _for_workers(self) -> Self:
+        """A copy that predicts, without the statistics: these are much larger than the weights."""
+        self._solve()
+        light = copy(self)
+        light._statistics = None
+        return light
+
     def _like_rows(self, values: Array, X: Any) -> Array:
         """Results in the library and the floating dtype of the rows."""
         if _array.is_torch(X):
             values = to_library(values, X)
             return values.to(X.dtype) if X.dtype.is_floating_point else values
-        single = getattr(X, "dtype", None) == np.float32
+        dtypes = [X.dtype] if hasattr(X, "dtype") else list(getattr(X, "dtypes", [None]))
+        single = all(dtype == np.float32 for dtype in dtypes)
         return values.astype(np.float32) if single else values
 
     def _block_scores(self, X: Any) -> Array:

@@ -90,7 +90,7 @@ class StreamSource(Source):
                     f"Got {describe(item)} as item {number}."
                 )
             X, y, weight = [*list(item), None][:3]
-            yield from _as_arrays(X, y, weight, self.owner).blocks(n_rows)
+            yield from as_arrays(X, y, weight, self.owner).blocks(n_rows)
 
 
 class TableSource(Source):
@@ -165,13 +165,14 @@ def as_source(X: Any, y: Any, weight: Any, owner: str) -> Source:
         raise ValueError(
             f"{owner} requires y to be passed, but the target y is None. Only a stream of (X, y) blocks goes without."
         )
-    source = _as_arrays(X, y, weight, owner)
+    source = as_arrays(X, y, weight, owner)
     if source.n_rows == 0:
         raise ValueError(message(f"{owner}.fit", "X", "non-empty", X, "Found array with 0 sample(s)."))
     return source
 
 
-def _as_arrays(X: Any, y: Any, weight: Any, owner: str) -> ArraySource:
+def as_arrays(X: Any, y: Any, weight: Any, owner: str) -> ArraySource:
+    """Blocks of arrays with equal numbers of rows."""
     X, y = as_rows(X, "X", owner), as_rows(y, "y", owner)
     weight = None if weight is None else as_rows(weight, "sample_weight", owner)
     n_rows = n_rows_of(X)

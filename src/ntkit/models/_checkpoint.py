@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from numbers import Integral
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ntkit import _files
-from ntkit._validation import check_real
+from ntkit._validation import check_real, message
 from ntkit.models._blocks import Source, take_rows
+from ntkit.models._checks import to_numpy
 from ntkit.models._statistics import Statistics
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ class Checkpoint:
             raise FileNotFoundError(
                 f"The 'checkpoint' parameter of {owner} names a file in '{self.path.parent}', which is not a folder."
             )
+        if self.path.is_dir():
+            raise IsADirectoryError(f"The 'checkpoint' parameter of {owner} names a folder, '{self.path}'.")
+        _check_seeds(model, owner)
         self.fingerprint = _fingerprint(model, source)
         self.written = time.monotonic()
 
@@ -47,8 +52,8 @@ class Checkpoint:
         arrays, metadata = _files.read(self.path, kind=KIND)
         if metadata["fingerprint"] != self.fingerprint:
             raise _files.FileError(
-                f"The checkpoint '{self.path}' belongs to a fit with other parameters, features or first rows. Remove "
-                "it to begin anew, or fit as before; features need an int as random_state."
+                f"The checkpoint '{self.path}' belongs to a fit with other parameters, features or first rows. "
+                "Remove it to begin anew, or fit as before."
             )
         self.model._statistics = Statistics.restore(arrays, metadata["statistics"])
         self.model._labels = list(metadata["labels"])
@@ -81,9 +86,19 @@ class Checkpoint:
         self.path.unlink(missing_ok=True)
 
 
+def _check_seeds(model: FeatureModel, owner: str) -> None:
+    """Raise if a fit that goes on would draw other features or another sample."""
+    parameters = model.get_params(deep=True)
+    for name in sorted(name for name in parameters if name.rpartition("__")[2] == "random_state"):
+        if not isinstance(parameters[name], Integral | np.random.SeedSequence):
+            rule = "an int, for a fit with a checkpoint to go on with the same draws"
+            raise ValueError(message(owner, name, rule, parameters[name]))
+
+
 def _fingerprint(model: FeatureModel, source: Source) -> str:
     """Digest of what must be the same when the fit goes on: features, sizes, the first rows."""
-    some: Any = model._transform(take_rows(source.first().X, slice(0, 8)))
+    first = source.first()
+    some: Any = model._transform(take_rows(first.X, slice(0, 8)))
     values = np.asarray(some.cpu() if hasattr(some, "cpu") else some)
     rows = model._block_rows(source)
     text = (
@@ -91,4 +106,7 @@ def _fingerprint(model: FeatureModel, source: Source) -> str:
     )
     digest = hashlib.sha256(text.encode())
     digest.update(np.ascontiguousarray(values).tobytes())
+    for others in (first.y, first.weight):
+        some = take_rows(others, slice(0, 8))
+        digest.update(repr(None if some is None else np.asarray(to_numpy(some)).tolist()).encode())
     return digest.hexdigest()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -49,14 +49,20 @@ def fit_features(features: Any, source: Source) -> Any:
     features = clone(features)
     if isinstance(source, ArraySource) and not _is_on_disk(source.X):
         return features.fit(source.X, None)
-    steps = features.steps if isinstance(features, Pipeline) else [("", features)]
     done: list[Any] = []
-    for _, step in steps:
-        if step in (None, "passthrough"):
-            continue
+    for step in _steps(features):
         _fit_step(step, source, _transformer(done))
         done.append(step)
     return features
+
+
+def _steps(features: Any) -> Iterator[Any]:
+    """Yield the steps of a pipeline, those of pipelines within it too."""
+    if isinstance(features, Pipeline):
+        for _, step in features.steps:
+            yield from _steps(step)
+    elif features not in (None, "passthrough"):
+        yield features
 
 
 def _fit_step(step: Any, source: Source, before: Callable[[Any], Any]) -> None:

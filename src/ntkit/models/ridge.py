@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, Self
 
 import numpy as np
@@ -148,9 +149,14 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
         if _array.is_dask(X):
             from ntkit.distributed import map_rows
 
-            if return_std:
-                return tuple(map_rows(_Part(self, i), X, n_columns=self._n_columns) for i in range(2))
-            return map_rows(self.predict, X, n_columns=self._n_columns)
+            light = self._for_workers()
+            light._covariance = None
+            mean = map_rows(light.predict, X, n_columns=self._n_columns)
+            if not return_std:
+                return mean
+            heavy = copy(light)
+            heavy._covariance = self._factorize()
+            return mean, map_rows(_Deviation(heavy), X, n_columns=self._n_columns)
         scores = self._scores(X)
         mean = self._like_rows(scores if not self._single else scores[:, 0], X)
         if not return_std:
@@ -160,20 +166,26 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
         std = xp.sqrt(noise * (1 + self._spread(X))[:, None])
         return mean, self._like_rows(std if not self._single else std[:, 0], X)
 
-    def _spread(self, X: Any) -> Array:
-        """1/W + z̃ᵀ(G + α)⁻¹z̃ of each row."""
-        if self._statistics is None:
-            raise ValueError(
-                "return_std needs the statistics of the fit, which this model was saved without. Save it with "
-                "ntkit.save(model, path, statistics=True)."
-            )
+    def _factorize(self) -> Covariance:
+        """What standard deviations are computed from, computed once."""
+        self._solve()
         if self._covariance is None:
+            if self._statistics is None:
+                raise ValueError(
+                    "return_std needs the statistics of the fit, which this model was saved without. Save it with "
+                    "ntkit.save(model, path, statistics=True)."
+                )
             intercept = self.fit_intercept if self._centred is None else self._centred
             self._covariance = Covariance(self._statistics, self._solution.alpha, intercept=intercept)
+        return self._covariance
+
+    def _spread(self, X: Any) -> Array:
+        """1/W + z̃ᵀ(G + α)⁻¹z̃ of each row."""
+        covariance = self._factorize()
         X = as_rows(X, "X", type(self).__name__)
         step = self.batch_size or block_rows(self._solution.coef.shape[0], 8, X)
         starts = range(0, max(n_rows_of(X), 1), step)
-        parts = [self._covariance.spread(self._transform(take_rows(X, slice(i, i + step)))) for i in starts]
+        parts = [covariance.spread(self._transform(take_rows(X, slice(i, i + step)))) for i in starts]
         return _array.namespace(*parts).concat(parts, axis=0)
 
     def _solved(self) -> None:
@@ -201,14 +213,14 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
         return self._fitted(lambda s: float(s.noise[0]) if self._single else s.noise)
 
 
-class _Part:
-    """One of the two results of a prediction with standard deviations; sent to Dask's workers."""
+class _Deviation:
+    """The standard deviations of a prediction; sent to Dask's workers."""
 
-    def __init__(self, model: FeatureRidge, number: int):
-        self.model, self.number = model, number
+    def __init__(self, model: FeatureRidge):
+        self.model = model
 
     def __call__(self, X: Any) -> Array:
-        return self.model.predict(X, return_std=True)[self.number]
+        return self.model.predict(X, return_std=True)[1]
 
 
 class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
@@ -365,7 +377,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         if _array.is_dask(X):
             from ntkit.distributed import map_rows
 
-            return map_rows(self.decision_function, X, n_columns=None if binary else len(self.classes_))
+            return map_rows(self._for_workers().decision_function, X, n_columns=None if binary else len(self.classes_))
         scores = self._scores(X)
         return self._like_rows(scores[:, 1] - scores[:, 0] if binary else scores, X)
 
@@ -385,7 +397,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         if _array.is_dask(X):
             from ntkit.distributed import map_rows
 
-            return map_rows(self.predict, X, n_columns=None, dtype=self.classes_.dtype)
+            return map_rows(self._for_workers().predict, X, n_columns=None, dtype=self.classes_.dtype)
         scores = self._scores(X)
         best = _array.namespace(scores).argmax(scores, axis=1)
         if _array.is_torch(X) and self.classes_.dtype.kind in "biuf":
@@ -407,7 +419,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         if _array.is_dask(X):
             from ntkit.distributed import map_rows
 
-            return map_rows(self.predict_log_proba, X, n_columns=len(self.classes_))
+            return map_rows(self._for_workers().predict_log_proba, X, n_columns=len(self.classes_))
         log_p = log_probabilities(to_numpy(self._scores(X)), self._temperature)
         return self._like_rows(log_p, X)
 
@@ -426,7 +438,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         if _array.is_dask(X):
             from ntkit.distributed import map_rows
 
-            return map_rows(self.predict_proba, X, n_columns=len(self.classes_))
+            return map_rows(self._for_workers().predict_proba, X, n_columns=len(self.classes_))
         log_p = self.predict_log_proba(X)
         return _array.namespace(log_p).exp(log_p)
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, clone
 from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
@@ -92,6 +93,8 @@ class Search(BaseEstimator):
         self._check_parameters()
         if y is None:
             raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+        if _array.is_dask(X):
+            raise TypeError(message(name, "X", "rows in memory", X, f"{self._model.__name__} takes Dask collections."))
         X = as_rows(X, "X", name)
         y = self._check_y(y)
         if n_rows_of(X) != len(y):
@@ -112,6 +115,8 @@ class Search(BaseEstimator):
         """The best candidate, and its model on all rows."""
         names = list(self._candidates(X))
         order = generator(self._seed, "rows").permutation(len(y))
+        needed = self._needed(y[order])
+        order = np.concatenate([order[needed], np.delete(order, needed)])
         whole = Rung(len(y), self.n_components)
         rungs = _rungs(whole, len(names)) if len(names) > 1 else []
         best = None
@@ -199,6 +204,12 @@ class Search(BaseEstimator):
         ):
             raise TypeError(message(name, "candidates", rule, self.candidates))
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        candidates = self.candidates.values() if isinstance(self.candidates, dict) else []
+        tags.input_tags.sparse = all(isinstance(c, str) or get_tags(c).input_tags.sparse for c in candidates)
+        return tags
+
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
         before = self.__dict__.copy()
@@ -211,6 +222,10 @@ class Search(BaseEstimator):
 
     def _check_y(self, y: Any) -> np.ndarray:
         raise NotImplementedError
+
+    def _needed(self, y: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        """Numbers of rows that every fit must have."""
+        return np.empty(0, dtype=np.intp)
 
     def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         raise NotImplementedError
@@ -352,6 +367,9 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
 
     def _check_y(self, y: Any) -> np.ndarray:
         return check_labels(y, type(self).__name__)
+
+    def _needed(self, y: np.ndarray) -> np.ndarray:
+        return np.unique(y, return_index=True)[1]  # a row of each class
 
     def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         return (predictions.argmax(axis=1) != targets.argmax(axis=1)).astype(np.float64)
