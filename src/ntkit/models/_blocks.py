@@ -13,7 +13,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._validation import describe, message
 
-BLOCK_BYTES = 2**27  # of features: large enough for a matrix product at full speed
+BLOCK_BYTES = 2**28  # of features: large enough for a matrix product at full speed
 _FEWEST, _MOST = 1024, 16384
 _ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv")
 
@@ -215,7 +215,7 @@ def take_rows(X: Any, rows: slice) -> Any:
 
 
 def block_rows(n_components: int, itemsize: int, like: Any = None) -> int:
-    """Rows per block: some 128 MiB of features on the host, an eighth of the free memory of a CUDA device."""
+    """Rows per block: some 256 MiB of features on the host, a sixteenth of the free memory of a CUDA device."""
     budget = BLOCK_BYTES
     if like is not None and _array.is_torch(like) and like.device.type == "cuda":
         from ntkit._batching import working_memory

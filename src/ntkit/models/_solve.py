@@ -337,11 +337,10 @@ class _Search:
         return self._stronger(current)
 
     def _stronger(self, number: int) -> int:
-        """The largest α next to the best that is as good: where the error hardly changes, rounding does less harm."""
+        """The largest α tried that is as good as the best: where the error hardly changes, rounding does less harm."""
         bound = self.error(number) * (1 + _AS_GOOD)
-        while number + 1 < len(self.grid) and self.error(number + 1) <= bound:
-            number += 1
-        return number
+        as_good = [other for other in self.results if other >= number and self.errors[other] <= bound]
+        return max(as_good, default=number)
 
     def _evaluate(self, number: int) -> float:
         alpha = float(self.grid[number])

@@ -48,7 +48,7 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
         "eigen": one eigendecomposition gives the error for every α. "cholesky": a factorization for each α on the way
         from the middle of `alphas` downhill. "auto" takes the first up to 1024 unknowns, the second, faster, above.
     batch_size : int or None
-        Rows mapped at a time; None: 128 MiB of features.
+        Rows mapped at a time; None: 256 MiB of features.
     progress : bool
         Whether `fit` shows a progress bar.
     random_state : None, int, RandomState or Generator
