@@ -338,9 +338,10 @@ def blocks(sizes=(4096, 16384), n_rows=16384):
     from ntkit import NTKFeatures
     from ntkit.models._statistics import Statistics
 
-    X, y = synthetic(n_rows)
     found = []
     for m in sizes:
+        n_rows = max(n_rows, m + 4096)  # fewer would be kept as they are
+        X, y = synthetic(n_rows)
         features = NTKFeatures(1, m, random_state=0).fit(X)
         features.transform(X[:1000])
         start = time.perf_counter()

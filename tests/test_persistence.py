@@ -31,6 +31,7 @@ from sklearn.preprocessing import (
 )
 
 from ntkit import (
+    ArcsinhScaler,
     FeatureRidge,
     FeatureRidgeClassifier,
     FeatureRidgeSearch,
@@ -76,6 +77,7 @@ MAPS = {
     "fourier scale": RandomFourierFeatures(64, lengthscale=1e4, batch_size=7),
 }
 SCALERS = {
+    "arcsinh": ArcsinhScaler(),
     "standard": StandardScaler(),
     "not centred": StandardScaler(with_mean=False),
     "only centred": StandardScaler(with_std=False),

@@ -198,9 +198,12 @@ def test_solvers_agree(n, m, selection):
         assert one.errors_.shape == one.alphas_.shape
         tried = np.isfinite(other.errors_)
         np.testing.assert_allclose(one.errors_[tried], other.errors_[tried], rtol=1e-5)
-        assert one.alpha_ == pytest.approx(other.alpha_)
         assert one.alpha_ == pytest.approx(auto.alpha_)
-        np.testing.assert_allclose(one.coef_, other.coef_, rtol=1e-6, atol=1e-8)
+        # One tries all α, the other some; both take a large one whose error is that of the best, or nearly.
+        losses = [m.errors_[np.searchsorted(m.alphas_, m.alpha_)] for m in (one, other)]
+        np.testing.assert_allclose(losses, np.nanmin(one.errors_), rtol=2e-3)
+        same = regressor(one.alpha_, solver="cholesky", **parameters).fit(Z, Y, weight)
+        np.testing.assert_allclose(one.coef_, same.coef_, rtol=1e-6, atol=1e-8)
 
 
 def test_default_alphas_are_relative_to_the_features():

@@ -116,7 +116,7 @@ class NTKFeatures(FeatureMap):
             }
             X = self._check_rows(X, reset=True)
             self._sparse = _array.is_sparse(X)
-            self.bias_ = float(self.n_features_in_) ** 0.5 if isinstance(self.bias, str) else float(self.bias)
+            self.bias_ = self._bias(self.n_features_in_)
             X = with_constant(X[:1], self.bias_)
             self.method_ = "polynomial" if method == "auto" else method
             if self.method_ == "gradient":
@@ -132,7 +132,10 @@ class NTKFeatures(FeatureMap):
     def _kernel(self, X: Array) -> Array:
         from ntkit.kernels import ntk
 
-        return ntk(with_constant(X, self.bias_), depth=self.depth)
+        return ntk(with_constant(X, self._bias(int(X.shape[-1]))), depth=self.depth)
+
+    def _bias(self, n_features: int) -> float:
+        return float(n_features) ** 0.5 if isinstance(self.bias, str) else float(self.bias)
 
 
 def _check_bias(bias: Any, owner: str) -> None:
