@@ -40,8 +40,8 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
     fit_intercept : bool
         Whether b is fitted, without penalty, or 0.
     selection : {"loo", "holdout"}
-        Error of each α: on each row of a sample predicted without that row, or on the sample predicted without all of
-        it.
+        Error of each α: on each row of a sample predicted without that row, or on the sample (at most a fifth of all
+        rows) predicted without all of it.
     n_selection : int
         Size of the sample: drawn at random from all rows, without replacement.
     solver : {"auto", "eigen", "cholesky"}
