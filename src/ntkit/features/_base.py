@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,13 +11,14 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._estimator import AllOrNothing
 from ntkit._random import RandomState, seed_sequence
 from ntkit._validation import check_data, check_int
 from ntkit.sketches._base import execute
 from ntkit.sketches._program import Program
 
 
-class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FeatureMap(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base class: rows in (NumPy, pandas, SciPy sparse, torch), features of the same library out."""
 
     n_components: int | None
@@ -137,17 +136,6 @@ class FeatureMap(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimato
         seed = seed_sequence(self.random_state, owner=type(self).__name__)
         self._seed = seed.entropy, seed.spawn_key, seed.pool_size
         return seed
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Leave the estimator as it was if a fit fails."""
-        before = self.__dict__.copy()
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _check_rows(self, X: Any, *, reset: bool) -> Array:
         """Validate the rows of `fit` (`reset`; some of the rows of a Dask collection) or `transform`."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
 from copy import copy
 from os import PathLike
 from typing import Any, ClassVar, Self
@@ -18,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import progress_bar
+from ntkit._estimator import AllOrNothing
 from ntkit._files import FileError
 from ntkit._random import RandomState, keyed, row_uniforms, seed_sequence
 from ntkit._validation import check_bool, check_choice, check_int, message
@@ -32,7 +31,7 @@ _SELECTIONS = ("loo", "holdout")
 _SOLVERS = ("auto", "eigen", "cholesky")
 
 
-class FeatureModel(BaseEstimator):
+class FeatureModel(AllOrNothing, BaseEstimator):
     """Base class; see :class:`~ntkit.FeatureRidge`."""
 
     features: Any
@@ -131,17 +130,6 @@ class FeatureModel(BaseEstimator):
                 old.merge(new)
             self._solution = None
         return self
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        """Leave the estimator as it was if a fit fails."""
-        before = self.__dict__.copy()
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _begin(self, source: Source) -> None:
         """Fit the features; make empty statistics."""

@@ -10,8 +10,6 @@ the final model.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -23,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import with_progress
+from ntkit._estimator import AllOrNothing
 from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._validation import check_bool, check_int, check_real, message
 from ntkit.features import ArcsinhScaler, NTKFeatures, RandomFourierFeatures
@@ -60,7 +59,7 @@ def default_candidates(n_features: int) -> dict[str, Any]:
     return candidates
 
 
-class Search(BaseEstimator):
+class Search(AllOrNothing, BaseEstimator):
     """What the search for regression and for classification share."""
 
     n_components: int
@@ -209,16 +208,6 @@ class Search(BaseEstimator):
         candidates = self.candidates.values() if isinstance(self.candidates, dict) else []
         tags.input_tags.sparse = all(isinstance(c, str) or get_tags(c).input_tags.sparse for c in candidates)
         return tags
-
-    @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
-        before = self.__dict__.copy()
-        try:
-            yield
-        except BaseException:
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
 
     def _check_y(self, y: Any) -> np.ndarray:
         raise NotImplementedError
