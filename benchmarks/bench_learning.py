@@ -257,7 +257,7 @@ def rivals(m=4096, sigma=0.7, lengthscale=0.5):
         print(row, flush=True)
 
 
-def search(m=2048, seeds=3, budget=60.0):
+def search(m=2048, seeds=range(3), budget=60.0, tables=TABLES):
     """Test errors on a fifth of the rows: the search, and what single defaults give with their α path."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -266,7 +266,7 @@ def search(m=2048, seeds=3, budget=60.0):
     from ntkit.datasets import load_dataset
 
     found = []
-    for table in TABLES:
+    for table in tables:
         data = load_dataset(table)
         X, y = data.X, data.y
         if data.X_test is not None:
@@ -274,7 +274,7 @@ def search(m=2048, seeds=3, budget=60.0):
         regression = data.task == "regression"
         ridge = ntkit.FeatureRidge if regression else ntkit.FeatureRidgeClassifier
         searcher = ntkit.FeatureRidgeSearch if regression else ntkit.FeatureRidgeSearchClassifier
-        for seed in range(seeds):
+        for seed in seeds:
             order = np.random.default_rng(seed).permutation(len(X))
             test, train = order[: len(X) // 5], order[len(X) // 5 :]
             maps = {

@@ -909,3 +909,15 @@ def test_a_worker_is_killed(tmp_path, rng):
     again = [block for block, process in begun(tmp_path) if process == victim and times[block] > 1]
     assert again  # what the process was at, at least
     assert_same(model, local, 1e-9)
+
+
+def test_blocks_can_be_fetched_one_at_a_time(rng):
+    from ntkit.distributed import DaskSource
+
+    X, y, weight = rng.standard_normal((10, 2)), rng.standard_normal(10), rng.uniform(1, 2, 10)
+    source = DaskSource(da.from_array(X, chunks=(4, -1)), da.from_array(y, chunks=3), weight, "FeatureRidge")
+    with dask.config.set(scheduler="synchronous"):
+        blocks = list(source.blocks(3))
+    assert [len(block.X) for block in blocks] == [3, 1, 3, 1, 2]
+    for name, values in (("X", X), ("y", y), ("weight", weight)):
+        np.testing.assert_array_equal(np.concatenate([getattr(block, name) for block in blocks]), values)

@@ -123,6 +123,7 @@ class DaskSource(Source):
     def __init__(self, X: Any, y: Any, sample_weight: Any, owner: str):
         if y is None:
             raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
+        self.owner = owner
         self.rows = _rows_together(X)
         sizes = [np.nan] * self.rows.npartitions if _is_frame(self.rows) else list(self.rows.chunks[0])
         self.sizes = None if any(np.isnan(size) for size in sizes) else [int(size) for size in sizes]
@@ -133,6 +134,14 @@ class DaskSource(Source):
         self.weight = (
             [None] * len(self.X) if sample_weight is None else self._like_rows(sample_weight, "sample_weight", owner)
         )
+
+    def blocks(self, n_rows: int) -> Iterator[Block]:
+        """Yield the blocks here, computed one at a time."""
+        from dask import compute
+
+        for block in zip(self.X, self.y, self.weight, strict=True):
+            X, y, weight = compute(*block)
+            yield from as_arrays(X, y, weight, self.owner).blocks(n_rows)
 
     def first(self) -> Block:
         """The first rows."""

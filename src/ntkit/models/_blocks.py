@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -26,15 +27,15 @@ class Block(NamedTuple):
     weight: Any = None
 
 
-class Source:
+class Source(ABC):
     """Blocks of rows. `n_rows` is None if unknown; `repeatable` if they can be read more than once."""
 
     n_rows: int | None = None
     repeatable = True
 
+    @abstractmethod
     def blocks(self, n_rows: int) -> Iterator[Block]:
         """Yield blocks of at most `n_rows` rows."""
-        raise NotImplementedError
 
     def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:  # noqa: ARG002
         """Fit a transformer on all rows as mapped by `before`, if the source has a way of its own to do so."""

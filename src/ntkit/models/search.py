@@ -10,6 +10,7 @@ the final model.
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -209,15 +210,17 @@ class Search(AllOrNothing, BaseEstimator):
         tags.input_tags.sparse = all(isinstance(c, str) or get_tags(c).input_tags.sparse for c in candidates)
         return tags
 
+    @abstractmethod
     def _check_y(self, y: Any) -> np.ndarray:
-        raise NotImplementedError
+        """Targets, or an error."""
 
     def _needed(self, y: np.ndarray) -> np.ndarray:  # noqa: ARG002
         """Numbers of rows that every fit must have."""
         return np.empty(0, dtype=np.intp)
 
+    @abstractmethod
     def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
-        raise NotImplementedError
+        """Error of each row."""
 
     def predict(self, X: Any) -> Array:
         """Predict with the best estimator.
