@@ -21,6 +21,9 @@ ALL = [
     nn.Sequential(nn.Conv((3, 1), stride=(2, 1), padding="valid"), nn.LeakyReLU(0.2, normalize=False)),
     nn.Sequential(nn.Dense(weight_std=1.5, trainable=False), nn.Erf(), nn.Dense(), nn.GELU(), nn.Dense()),
     nn.Sequential(nn.Conv(1), nn.Sin(), nn.AvgPool(3, stride=2), nn.Abs(), nn.GlobalAvgPool()),
+    nn.Sequential(
+        nn.Normalize(), nn.Conv(3), nn.Normalize(), nn.Gaussian(), nn.Flatten(), nn.Gaussian(normalize=False)
+    ),
 ]
 
 
@@ -72,6 +75,17 @@ def test_presets():
         (nn.Flatten(), (5, 4, 2), (40,)),
         (nn.GlobalAvgPool(), (5, 4, 2), (2,)),
         (nn.Sequential(), (7,), (7,)),
+        (nn.Normalize(), (7,), (7,)),
+        (
+            nn.Sequential(nn.Normalize(), nn.Conv(3), nn.Normalize(), nn.Gaussian(), nn.GlobalAvgPool()),
+            (4, 4, 2),
+            (None,),
+        ),
+        (
+            nn.Sequential(nn.Dense(), nn.Residual(nn.Sequential(), nn.Sequential(nn.Dense(), nn.Normalize()))),
+            (3,),
+            (None,),
+        ),
     ],
 )
 def test_output_shape(net, shape, expected):
@@ -107,6 +121,8 @@ def test_windows(layer, size, n_out, before):
         (nn.Sequential(nn.Conv(3), nn.AvgPool(5), nn.Flatten()), (4, 4, 1), r"Layer 1, AvgPool\(5\).*5 × 5 window"),
         (nn.Sequential(nn.ReLU(), nn.Dense()), (4,), r"Layer 0, ReLU\(\).*not Gaussian.*Put Dense"),
         (nn.Sequential(nn.Dense(), nn.ReLU(), nn.ReLU()), (4,), r"Layer 2, ReLU"),
+        (nn.Sequential(nn.Normalize(), nn.Gaussian()), (4,), r"Layer 1, Gaussian\(\).*not Gaussian"),
+        (nn.Sequential(nn.Conv(3), nn.Normalize()), (4, 4, 1), r"ends in images of 4 × 4 pixels"),
         (nn.Sequential(nn.Conv(3), nn.ReLU()), (4, 4, 1), r"ends in images of 4 × 4 pixels"),
         (nn.Sequential(nn.Conv(3), nn.Flatten(), nn.ReLU()), (4, 4, 1), r"Layer 2, ReLU.*not Gaussian"),
         (
@@ -145,6 +161,7 @@ def test_impossible_architectures_name_the_layer(net, shape, text):
         (lambda: nn.Sequential(nn.Dense(), nn.ReLU), TypeError, r"Write ReLU\(\), not ReLU"),
         (lambda: nn.Residual(nn.Dense()), ValueError, "two or more"),
         (lambda: nn.Activation(), TypeError, "abstract"),
+        (lambda: nn.Gaussian(normalize=1), TypeError, "'normalize' parameter of Gaussian must be True or False"),
         (lambda: nn.myrtle(6), ValueError, "5, 7 or 10"),
         (lambda: nn.fully_connected(0), ValueError, "'depth' parameter of fully_connected must be an int ≥ 1"),
         (lambda: nn.cntk(True), TypeError, "'depth' parameter of cntk"),

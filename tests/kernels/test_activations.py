@@ -15,6 +15,7 @@ SMOOTH = {
     nn.Erf: (erf, lambda z: 2 / math.sqrt(math.pi) * np.exp(-z * z)),
     nn.GELU: (lambda z: z * ndtr(z), lambda z: ndtr(z) + z * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)),
     nn.Sin: (np.sin, np.cos),
+    nn.Gaussian: (lambda z: np.sin(z) + np.cos(z), lambda z: np.cos(z) - np.sin(z)),
 }
 KINKED = {
     nn.ReLU(): lambda z: np.maximum(z, 0),
@@ -56,11 +57,37 @@ def test_kinked_duals_match_integration_over_the_angle(layer, a, b, c):
     assert derivative == pytest.approx((up - down) / (2 * step), rel=1e-4)
 
 
-@pytest.mark.parametrize("layer", [nn.ReLU, nn.Abs, nn.Erf, nn.GELU, nn.Sin, lambda **k: nn.LeakyReLU(0.3, **k)])
+@pytest.mark.parametrize(
+    "layer", [nn.ReLU, nn.Abs, nn.Erf, nn.GELU, nn.Sin, nn.Gaussian, lambda **k: nn.LeakyReLU(0.3, **k)]
+)
 def test_normalization(layer):
     one = np.ones(())
     assert float(dual(layer(), one, one, one)[0]) == pytest.approx(1)
     assert float(dual(layer(normalize=False), one, one, one)[0]) == pytest.approx(second_moment(layer()))
+
+
+def test_the_gaussian_dual_is_one_on_the_diagonal_and_takes_zeros(to_library):
+    a = to_library(np.array([0.0, 1e-8, 1.0, 1e3]))
+    for layer in (nn.Gaussian(), nn.Gaussian(normalize=False)):
+        for values in dual(layer, a, a, a):
+            assert (as_numpy(values) == 1).all()
+        for values in dual(layer, 0 * a, 0 * a, a):
+            np.testing.assert_allclose(as_numpy(values), np.exp(-as_numpy(a) / 2), rtol=1e-15)
+
+
+@pytest.mark.parametrize("phase", [0.0, 1.0, 4.0])
+def test_a_phase_of_every_unit_is_needed(phase):
+    """The mean over phases is the dual; one phase alone, but for ±π/4, is something else."""
+    a, b, c = 1.5, 0.7, 0.6
+    exact = float(dual(nn.Gaussian(), *map(np.array, (c, a, b)))[0])
+
+    def by_phase(phi):
+        sigma = lambda z: math.sqrt(2) * np.cos(z + phi)  # noqa: E731
+        return dual_by_quadrature(sigma, sigma, a, b, c)[0]
+
+    assert np.mean([by_phase(phi) for phi in np.arange(8) * math.pi / 4 + phase]) == pytest.approx(exact, rel=1e-12)
+    assert by_phase(phase) != pytest.approx(exact, rel=1e-3)
+    assert by_phase(-math.pi / 4) == pytest.approx(exact, rel=1e-12)
 
 
 def test_homogeneous_constants():

@@ -14,7 +14,7 @@ from tests.reference import kernels as reference
 from tests.reference.finite import FiniteNetwork
 
 from ntkit import networks as nn
-from ntkit.kernels import cntk, diagonal, network_kernel, nngp, ntk
+from ntkit.kernels import cntk, diagonal, gaussian, network_kernel, nngp, ntk
 from ntkit.kernels._base import evaluate, gram
 from ntkit.kernels._pairs import image_chain
 from ntkit.kernels.network import Network
@@ -54,6 +54,9 @@ CHAINS = {
         nn.Conv(3), nn.ReLU(), nn.GlobalAvgPool(), nn.Dense(), nn.ReLU(), nn.Dense(weight_std=2.0), nn.Abs(), nn.Dense()
     ),
     "pool_first": nn.Sequential(nn.AvgPool(2), nn.Conv(3), nn.ReLU(), nn.Flatten()),
+    "normalized_head": nn.Sequential(
+        nn.Conv(3), nn.ReLU(), nn.GlobalAvgPool(), nn.Normalize(), nn.Dense(weight_std=1.3), nn.Gaussian(), nn.Dense()
+    ),
 }
 OTHERS = {
     "strided": nn.Sequential(
@@ -71,6 +74,36 @@ OTHERS = {
     ),
     "overlapping": nn.Sequential(
         nn.Conv(3), nn.ReLU(), nn.AvgPool(2, stride=1), nn.Conv(3), nn.ReLU(), nn.AvgPool(2, stride=3), nn.Flatten()
+    ),
+    "gaussian": nn.Sequential(
+        nn.Conv(3),
+        nn.Gaussian(),
+        nn.AvgPool(2),
+        nn.Conv(2),
+        nn.Normalize(),
+        nn.Gaussian(),
+        nn.GlobalAvgPool(),
+        nn.Dense(),
+    ),
+    "normalized": nn.Sequential(
+        nn.Normalize(),
+        nn.Conv(3),
+        nn.ReLU(),
+        nn.Normalize(),
+        nn.Conv(2),
+        nn.AvgPool(2),
+        nn.Normalize(),
+        nn.Abs(),
+        nn.GlobalAvgPool(),
+        nn.Dense(),
+    ),
+    "normalized_flat": nn.Sequential(nn.Conv(2), nn.Normalize(), nn.ReLU(), nn.Flatten(), nn.Normalize(), nn.Dense()),
+    "normalized_branch": nn.Sequential(
+        nn.Conv(3),
+        nn.Residual(IDENTITY, nn.Sequential(nn.ReLU(), nn.Conv(3), nn.Normalize())),
+        nn.Gaussian(),
+        nn.Flatten(),
+        nn.Dense(),
     ),
 }
 IMAGE_NETS = CHAINS | OTHERS
@@ -181,6 +214,11 @@ VECTOR_NETS = {
     "residual": nn.Sequential(
         nn.Dense(), nn.Residual(IDENTITY, nn.Sequential(nn.ReLU(), nn.Dense())), nn.ReLU(), nn.Dense()
     ),
+    "gaussian": nn.Sequential(nn.Dense(weight_std=0.7), nn.Gaussian(), nn.Dense(), nn.Gaussian(), nn.Dense()),
+    "normalized": nn.Sequential(
+        nn.Normalize(), nn.Dense(), nn.ReLU(), nn.Normalize(), nn.Dense(), nn.Normalize(), nn.LeakyReLU(0.2), nn.Dense()
+    ),
+    "normalized_end": nn.Sequential(nn.Dense(), nn.Gaussian(), nn.Dense(trainable=False), nn.Normalize()),
 }
 
 
@@ -203,6 +241,12 @@ FINITE = {
     "residual": OTHERS["residual"],
     "erf": nn.Sequential(nn.Conv(3), nn.Erf(), nn.Flatten(), nn.Dense(weight_std=1.5), nn.GELU(), nn.Dense()),
     "sin": nn.Sequential(nn.Conv(2, weight_std=1.5), nn.Sin(normalize=False), nn.GlobalAvgPool(), nn.Dense()),
+    "gaussian": nn.Sequential(
+        nn.Conv(2), nn.Gaussian(), nn.AvgPool(2), nn.Conv(2), nn.Gaussian(), nn.Flatten(), nn.Dense()
+    ),
+    "normalized": nn.Sequential(
+        nn.Normalize(), nn.Conv(3), nn.Normalize(), nn.ReLU(), nn.GlobalAvgPool(), nn.Normalize(), nn.Dense()
+    ),
 }
 
 
@@ -321,6 +365,59 @@ def test_one_pixel_constant_and_integer_images():
 def _frozen_fc(X):
     dense = nn.Dense(trainable=False), nn.ReLU(), nn.Dense(), nn.ReLU(), nn.Dense(), nn.ReLU()
     return network_kernel(nn.Sequential(*dense, nn.Dense(trainable=False)), X)
+
+
+def test_normalized_gaussian_layers_make_the_exponential_of_the_cosine(rng):
+    X = rng.standard_normal((5, 3))
+    X[1] = 2 * X[0]
+    X[2] = 0
+    unit = X / np.maximum(np.linalg.norm(X, axis=1, keepdims=True), 1e-300)
+    cosines = unit @ unit.T
+    net = nn.Sequential(nn.Normalize(), nn.Dense(), nn.Gaussian())
+    # Zero stays zero: its "variance" is 0, not 1, and e^{c − (a + b)/2} follows.
+    halves = np.where(np.arange(5) == 2, 0, 0.5)
+    np.testing.assert_allclose(
+        network_kernel(net, X, kind="nngp"), np.exp(cosines - halves[:, None] - halves), rtol=1e-14
+    )
+    np.testing.assert_allclose(
+        network_kernel(nn.Sequential(nn.Dense(weight_std=2.0), nn.Gaussian()), X, kind="nngp"),
+        gaussian(X, lengthscale=0.5),
+        rtol=1e-12,
+    )
+
+
+@pytest.mark.parametrize("factor", [1e-150, 1e-30, 1e30, 1e150])
+def test_normalize_forgets_the_scale(factor):
+    for net, X in (
+        (nn.Sequential(nn.Normalize(), nn.fully_connected(2)), images(16, 3, 4)),
+        (nn.Sequential(nn.Conv(3), nn.Normalize(), nn.ReLU(), nn.GlobalAvgPool(), nn.Dense()), images(16, 3, 4, 5, 2)),
+    ):
+        for K, expected in zip(
+            network_kernel(net, X * factor, X, kind="both"), network_kernel(net, X, kind="both"), strict=True
+        ):
+            np.testing.assert_allclose(K, expected, rtol=1e-9)  # κ₀ near t = 1: √eps on the diagonal
+
+
+@pytest.mark.parametrize("net", [VECTOR_NETS["gaussian"], VECTOR_NETS["normalized"]])
+def test_sparse_rows_of_other_layers_are_refused(net):
+    with pytest.raises(TypeError, match=r"dense array unless.*without Residual or Normalize"):
+        network_kernel(net, sparse.csr_array(np.eye(3)))
+
+
+def test_new_layers_on_one_pixel_constant_zero_and_integer_images():
+    net = nn.Sequential(nn.Conv(1), nn.Normalize(), nn.Gaussian(), nn.GlobalAvgPool(), nn.Dense())
+    pixel = images(17, 3, 1, 1, 1)
+    signs = np.sign(pixel.ravel())
+    K = network_kernel(net, pixel, kind="nngp")
+    np.testing.assert_allclose(K, np.exp(np.outer(signs, signs) - 1), rtol=1e-14)
+    ones, zeros = np.ones((1, 4, 4, 1)), np.zeros((1, 4, 4, 1))
+    assert network_kernel(net, ones)[0, 0] == pytest.approx(2.0)  # both layers are trained, and Θ = Σ = 1 before
+    assert network_kernel(net, zeros, ones, kind="nngp")[0, 0] == pytest.approx(math.exp(-0.5))
+    counts = np.random.default_rng(0).integers(0, 256, (2, 3, 3, 3)).astype(np.uint8)
+    np.testing.assert_allclose(network_kernel(net, counts), network_kernel(net, counts.astype(float)))
+    single = network_kernel(net, torch.from_numpy(counts).float())
+    assert single.dtype == torch.float32
+    np.testing.assert_allclose(single, network_kernel(net, counts), rtol=1e-6)
 
 
 def test_flipping_both_images_changes_nothing():

@@ -57,6 +57,12 @@ class FiniteNetwork:
         self.weights.append(weight)
         return weight
 
+    def _phases(self, n_units: int) -> torch.Tensor:
+        if not self.fresh:
+            return next(self._next)
+        self.weights.append(2 * math.pi * torch.rand(n_units, generator=self.generator, dtype=torch.float64))
+        return self.weights[-1]
+
     def _run(self, layer: nn.Layer, X: torch.Tensor) -> torch.Tensor:
         if isinstance(layer, nn.Sequential):
             for part in layer.layers:
@@ -69,6 +75,12 @@ class FiniteNetwork:
             return layer.weight_std / math.sqrt(X.shape[1]) * X @ weight.T
         if isinstance(layer, nn.Conv):
             return self._conv(layer, X)
+        if isinstance(layer, nn.Normalize):
+            # Derivatives go through the norm: in the limit they do not count.
+            return X / (X * X).mean(1, keepdim=True).sqrt()
+        if isinstance(layer, nn.Gaussian):
+            phases = self._phases(X.shape[1]).reshape(-1, *(1,) * (X.ndim - 2))
+            return math.sqrt(2) * torch.cos(X + phases)
         if isinstance(layer, nn.Activation):
             leaky = isinstance(layer, nn.LeakyReLU)
             out = F.leaky_relu(X, layer.slope) if leaky else _FUNCTIONS[type(layer)](X)

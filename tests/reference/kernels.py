@@ -102,13 +102,10 @@ def _walk(layer: nn.Layer, state: list) -> list:
     if isinstance(layer, nn.Residual):
         ends = [_walk(branch, state) for branch in layer.branches]
         return [tuple(sum(end[s][k] for end in ends) for k in range(2)) for s in range(3)]
-    if isinstance(layer, nn.Activation):
+    if isinstance(layer, nn.Activation | nn.Normalize):
         xx, yy = state[0][0], state[2][0]
-        return [
-            _activate(layer, *state[0], xx, xx),
-            _activate(layer, *state[1], xx, yy),
-            _activate(layer, *state[2], yy, yy),
-        ]
+        apply = {nn.Normalize: _normalize, nn.Gaussian: _gaussian}.get(type(layer), _activate)
+        return [apply(layer, *state[0], xx, xx), apply(layer, *state[1], xx, yy), apply(layer, *state[2], yy, yy)]
     return [_linear(layer, *part) for part in state]
 
 
@@ -126,6 +123,23 @@ def _activate(layer, nngp, ntk, xx, yy):
         norm = (1 + alpha**2) / 2 if layer.normalize else 1.0
         new_nngp[i, j, k, m] = s * forward / norm
         new_ntk[i, j, k, m] = ntk[i, j, k, m] * derivative / norm
+    return new_nngp, new_ntk
+
+
+def _gaussian(_layer, nngp, ntk, xx, yy):
+    new_nngp, new_ntk = np.zeros_like(nngp), np.zeros_like(ntk)
+    for i, j, k, m in np.ndindex(*nngp.shape):
+        value = math.exp(nngp[i, j, k, m] - xx[i, j, i, j] / 2 - yy[k, m, k, m] / 2)
+        new_nngp[i, j, k, m], new_ntk[i, j, k, m] = value, ntk[i, j, k, m] * value
+    return new_nngp, new_ntk
+
+
+def _normalize(_layer, nngp, ntk, xx, yy):
+    new_nngp, new_ntk = np.zeros_like(nngp), np.zeros_like(ntk)
+    for i, j, k, m in np.ndindex(*nngp.shape):
+        norms = math.sqrt(xx[i, j, i, j] * yy[k, m, k, m])
+        if norms > 0:
+            new_nngp[i, j, k, m], new_ntk[i, j, k, m] = nngp[i, j, k, m] / norms, ntk[i, j, k, m] / norms
     return new_nngp, new_ntk
 
 

@@ -19,8 +19,8 @@ Encode: TypeAlias = Callable[[Any, str], Any]
 Decode: TypeAlias = Callable[[dict[str, Any], str], Any]
 
 _LAYERS = (
-    "Abs", "AvgPool", "Conv", "Dense", "Erf", "Flatten", "GELU", "GlobalAvgPool", "LeakyReLU", "ReLU", "Residual",
-    "Sequential", "Sin",
+    "Abs", "AvgPool", "Conv", "Dense", "Erf", "Flatten", "GELU", "Gaussian", "GlobalAvgPool", "LeakyReLU", "Normalize",
+    "ReLU", "Residual", "Sequential", "Sin",
 )  # fmt: skip
 
 

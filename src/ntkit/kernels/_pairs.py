@@ -3,7 +3,7 @@
 A network it can take is a chain: stride-1 convolutions and homogeneous activations (ReLU, LeakyReLU, Abs), in
 segments that end in average pooling with windows side by side, global pooling or Flatten; then anything on
 vectors. Everything else takes the array-API walk, about 14 times slower: residual branches and strides make
-displacements meet or thin out, other activations have no fused kernel yet.
+displacements meet or thin out, other activations and Normalize have no fused kernel yet.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import batch_rows, row_batches, run_on_threads
 from ntkit.kernels._base import Kernel, Rows, on_host
-from ntkit.kernels._walk import State, has_activation, pair_variances, same_pixels, self_variances, walk, window_sum
+from ntkit.kernels._walk import State, needs_variances, pair_variances, same_pixels, self_variances, walk, window_sum
 from ntkit.kernels.activations import HOMOGENEOUS, gain, mix
 from ntkit.kernels.dot_product import assign, divide_rows, row_norms
 from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, Layer, Sequential
@@ -156,14 +156,14 @@ class ImageChain(Kernel):
     def prepare(self, X: Array) -> Rows:
         """Norms; variances behind every pooling that is followed by more layers, from the pairs (x, x)."""
         rows = Rows(X, (row_norms(X.reshape(X.shape[0], -1)),))
-        activated_tail = any(has_activation(layer) for layer in flatten(self.tail))
-        if len(self.segments) == 1 and not activated_tail:
+        tail_needs = any(needs_variances(layer) for layer in flatten(self.tail))
+        if len(self.segments) == 1 and not tail_needs:
             return rows
 
         def work(part: Rows) -> list[Array]:
             planes = _unit_planes(part)
             *entering, end = self._self_walk(planes, _empty_state(planes, ntk=False))[1]
-            if not activated_tail:
+            if not tail_needs:
                 return entering[1:]
             record: list[Array] = []
             nngp = end.reshape(-1, 1) * part.stats[0][:, None] ** 2

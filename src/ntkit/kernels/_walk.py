@@ -7,9 +7,9 @@ The state of a pair (x, y) at a layer is its NNGP covariance Σ and its tangent 
 * images that are pooled: every pixel of x against every pixel of y, (n, m, h, w, h, w).
 
 A layer with weights maps Σ → w² Σ and Θ → w² (Θ + Σ) (Θ → w² Θ if frozen), a convolution averaging over
-its patch; an activation maps Σ to its dual and Θ to Θ times its derivative dual; pooling averages both.
-Activations need the variances of single rows too: ``row_variances`` collects them, in the order in which the walk
-meets the activations, by walking the pairs (x, x).
+its patch; an activation maps Σ to its dual and Θ to Θ times its derivative dual; pooling averages both; Normalize
+divides both by √(Σ(x, x) Σ(y, y)). Activations and Normalize need the variances of single rows too:
+``row_variances`` collects them, in the order in which the walk meets these layers, by walking the pairs (x, x).
 """
 
 from __future__ import annotations
@@ -22,7 +22,18 @@ from operator import add
 from ntkit import _array
 from ntkit._array import Array
 from ntkit.kernels.activations import dual
-from ntkit.networks import Activation, AvgPool, Conv, Dense, Flatten, GlobalAvgPool, Layer, Residual, Sequential
+from ntkit.networks import (
+    Activation,
+    AvgPool,
+    Conv,
+    Dense,
+    Flatten,
+    GlobalAvgPool,
+    Layer,
+    Normalize,
+    Residual,
+    Sequential,
+)
 from ntkit.networks._layers import Window, flatten
 
 
@@ -39,7 +50,7 @@ class State:
 
 
 Variances = Callable[[State], tuple[Array, Array]]
-"""Gives the variances of x and of y at an activation, in shapes that broadcast with the state."""
+"""Gives the variances of x and of y at an activation or Normalize, in shapes that broadcast with the state."""
 
 
 def walk(layer: Layer, state: State, variances: Variances) -> State:
@@ -61,6 +72,9 @@ def walk(layer: Layer, state: State, variances: Variances) -> State:
     if isinstance(layer, Activation):
         forward, derivative = dual(layer, state.nngp, *variances(state))
         return State(forward, None if state.ntk is None else state.ntk * derivative)
+    if isinstance(layer, Normalize):
+        x_inverse, y_inverse = map(_inverse_root, variances(state))
+        return state.map(lambda A: A * x_inverse * y_inverse)
     if isinstance(layer, AvgPool):
         return state.map(lambda A: _average(A, layer))
     if isinstance(layer, GlobalAvgPool | Flatten):
@@ -131,10 +145,10 @@ def pair_variances(x_stats: Sequence[Array], y_stats: Sequence[Array]) -> Varian
 
 
 def row_variances(net: Layer, X: Array) -> tuple[Array, ...]:
-    """Variances of the rows of `X` at every activation of `net`, arrays of shape (n,) or (n, h, w)."""
+    """Variances of the rows of `X` at every activation and Normalize of `net`, arrays of shape (n,) or (n, h, w)."""
     layers = list(flatten(net))
-    while layers and not has_activation(layers[-1]):
-        layers.pop()  # nothing after the last activation is needed
+    while layers and not needs_variances(layers[-1]):
+        layers.pop()  # nothing after the last of these layers is needed
     state = start(X, X, all_pixels=pools(layers), ntk=False, paired=True)
     record: list[Array] = []
     walk(Sequential(*layers), state, self_variances(record))
@@ -185,6 +199,12 @@ def _pixels_to_vector(A: Array, layer: GlobalAvgPool | Flatten) -> Array:
     return xp.mean(A, axis=tuple(range(2, A.ndim)))
 
 
+def _inverse_root(a: Array) -> Array:
+    """1/√a, zero where a is zero."""
+    xp = _array.namespace(a)
+    return xp.where(a > 0, 1 / xp.sqrt(xp.where(a > 0, a, xp.ones_like(a))), xp.zeros_like(a))
+
+
 def _sum(arrays: Sequence[Array]) -> Array:
     return reduce(add, arrays)
 
@@ -201,8 +221,8 @@ def _index(ndim: int, axes: Sequence[int], part: slice) -> tuple[slice, ...]:
     return tuple(part if axis in axes else slice(None) for axis in range(ndim))
 
 
-def has_activation(layer: Layer) -> bool:
-    """Whether a layer is or contains an activation."""
+def needs_variances(layer: Layer) -> bool:
+    """Whether a layer is or contains an activation or Normalize."""
     if isinstance(layer, Residual):
-        return any(has_activation(p) for b in layer.branches for p in flatten(b))
-    return isinstance(layer, Activation)
+        return any(needs_variances(p) for b in layer.branches for p in flatten(b))
+    return isinstance(layer, Activation | Normalize)

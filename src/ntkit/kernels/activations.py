@@ -14,7 +14,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit.kernels.arccos import SAME, arc_cosine_pair
-from ntkit.networks import GELU, Abs, Activation, Erf, LeakyReLU, ReLU, Sin
+from ntkit.networks import GELU, Abs, Activation, Erf, Gaussian, LeakyReLU, ReLU, Sin
 
 HOMOGENEOUS = (ReLU, LeakyReLU, Abs)
 
@@ -44,7 +44,7 @@ def gain(activation: Activation) -> float:
 def dual(activation: Activation, c: Array, a: Array, b: Array) -> tuple[Array, Array]:
     """Dual and derivative dual for covariances `c` and variances `a`, `b` (shapes broadcast).
 
-    Where a variance is zero the dual is zero.
+    Where a variance is zero the dual is zero, but for Gaussian: e^{−b/2} where a = 0.
     """
     if isinstance(activation, HOMOGENEOUS):
         forward, derivative = _homogeneous(c, a, b, mix(activation))
@@ -140,4 +140,11 @@ def _sin(c: Array, a: Array, b: Array) -> tuple[Array, Array]:
     return xp.sign(c) * top * -xp.expm1(-2 * size), top * (1 + xp.exp(-2 * size))
 
 
-_DUALS = {Erf: _erf, GELU: _gelu, Sin: _sin}
+def _gaussian(c: Array, a: Array, b: Array) -> tuple[Array, Array]:
+    """e^{c − (a+b)/2}, twice: |c| ≤ (a+b)/2 but for rounding."""
+    xp = _array.namespace(c)
+    value = xp.exp(xp.clip(c - (a + b) / 2, None, 0))
+    return value, value
+
+
+_DUALS = {Erf: _erf, GELU: _gelu, Sin: _sin, Gaussian: _gaussian}

@@ -170,8 +170,9 @@ def network_kernel(
     Notes
     -----
     Networks of stride-1 convolutions, pooling and piecewise linear activations, and all fully connected networks of
-    such activations, run compiled; others (residual branches, strides, Erf, GELU, Sin on images) hold h² w² numbers
-    for each pair in flight and are about 14 times slower. Tensors that require gradients are taken as constants.
+    such activations, run compiled; others (residual branches, strides, Erf, GELU, Sin, Gaussian, Normalize on images)
+    hold h² w² numbers for each pair in flight and are about 14 times slower. Tensors that require gradients are taken
+    as constants.
 
     Examples
     --------
@@ -222,7 +223,7 @@ class Network(Kernel):
         X = super().check(X, name)
         output_shape(self.net, tuple(int(s) for s in X.shape[1:]))
         if _array.is_sparse(X) and _cosine_chain(self.net, self.kinds) is None:
-            rule = "a dense array unless all activations are ReLU, LeakyReLU or Abs"
+            rule = "a dense array unless all activations are ReLU, LeakyReLU or Abs, without Residual or Normalize"
             raise TypeError(message(self.owner, name, rule, X, "Call .toarray() on it."))
         return X
 
@@ -233,7 +234,7 @@ class Network(Kernel):
         return image_chain(self.net, X, self.kinds) or self
 
     def prepare(self, X: Array) -> Rows:
-        """Variances at all activations, from the pairs (x, x)."""
+        """Variances at all activations and Normalize layers, from the pairs (x, x)."""
         parts = [row_variances(self.net, X[rows, ...]) for rows in self._row_batches(X)]
         return Rows(X, _concat(parts))
 

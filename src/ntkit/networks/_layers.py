@@ -175,6 +175,54 @@ class Sin(Activation):
 
 
 @dataclass(frozen=True, repr=False)
+class Gaussian(Activation):
+    """σ(z) = √2 cos(z + φ) with a phase φ of every unit, uniform on [0, 2π): random Fourier features.
+
+    For Gaussian (u, v) with variances a, b and covariance c::
+
+        E[σ(u)σ(v)] = E[σ′(u)σ′(v)] = e^{c − (a + b)/2}
+
+    so Dense and Gaussian make the Gaussian kernel exp(−‖x − y‖²/2), and unit variances (see :class:`Normalize`) with
+    correlation t make e^{t − 1}, as in [1]_. E[σ(u)²] = 1 for every variance: `normalize` changes nothing, and zeros
+    do not stay zeros.
+
+    Notes
+    -----
+    The fixed phase −π/4, σ(z) = sin z + cos z, has the same kernels.
+
+    References
+    ----------
+    .. [1] Shankar et al., "Neural Kernels Without Tangents", ICML 2020, arXiv:2003.02237.
+
+    Examples
+    --------
+    >>> from ntkit.kernels import network_kernel
+    >>> network_kernel(Sequential(Dense(), Gaussian()), [[0.0, 1.0]], [[2.0, 1.0]], kind="nngp")  # e^{−2}
+    array([[0.13533528]])
+    """
+
+
+@dataclass(frozen=True, repr=False)
+class Normalize(Layer):
+    """Scale every vector, or every pixel of an image, to unit variance: x ↦ x / √(mean over the units of x²).
+
+    The kernels Σ and Θ are divided by √(Σ(x, x) Σ(y, y)), for images pixel by pixel; where a variance is zero they
+    are zero. What was Gaussian stays Gaussian, so an activation may follow or a layer with weights.
+
+    Notes
+    -----
+    The tangent kernel takes the norm for a constant: it is a mean over all units, and in a finite network its
+    derivative changes the kernel by the order of 1/width.
+
+    Examples
+    --------
+    >>> from ntkit.kernels import network_kernel
+    >>> network_kernel(Sequential(Normalize(), Dense()), [[3.0, 4.0]], [[2.0, 0.0], [0.0, 0.0]])
+    array([[0.6, 0. ]])
+    """
+
+
+@dataclass(frozen=True, repr=False)
 class AvgPool(Layer):
     """Average over windows of ``size`` × ``size`` pixels; whole windows only.
 

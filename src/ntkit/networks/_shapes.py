@@ -14,9 +14,11 @@ from ntkit.networks._layers import (
     Dense,
     Erf,
     Flatten,
+    Gaussian,
     GlobalAvgPool,
     Layer,
     LeakyReLU,
+    Normalize,
     ReLU,
     Residual,
     Sequential,
@@ -24,7 +26,7 @@ from ntkit.networks._layers import (
 )
 
 Shape: TypeAlias = tuple[int | None, ...]
-_KNOWN = (Dense, Conv, ReLU, LeakyReLU, Abs, Erf, GELU, Sin, AvgPool, GlobalAvgPool, Flatten)
+_KNOWN = (Dense, Conv, ReLU, LeakyReLU, Abs, Erf, GELU, Sin, Gaussian, Normalize, AvgPool, GlobalAvgPool, Flatten)
 
 
 def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
@@ -96,6 +98,8 @@ def _walk(layer: Layer, flow: _Flow, path: str) -> _Flow:
         if not flow.gaussian:
             _refuse(layer, path, flow, "its input is not Gaussian", "Put Dense() or Conv(3) before it.")
         return _Flow(flow.shape, gaussian=False, fresh=False)
+    if isinstance(layer, Normalize):
+        return flow
     return _walk_image_layer(layer, flow, path)
 
 

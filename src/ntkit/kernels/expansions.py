@@ -1,0 +1,466 @@
+"""Power series of dual activations: coefficients ≥ 0, so that every term is a kernel and has features.
+
+For z ~ N(0, 1) an activation expands in normalized Hermite polynomials, σ(√a z) = Σ_j h_j(a) He_j(z)/√(j!). So for
+Gaussian (u, v) with variances a, b and correlation t::
+
+    E[σ(u)σ(v)]   = Σ_j h_j(a) h_j(b) t^j
+    E[σ′(u)σ′(v)] = Σ_j g_j(a) g_j(b) t^j,      g_j(a) = √(j+1) h_{j+1}(a)/√a
+
+by Mehler's formula (Daniely et al., NeurIPS 2016). h_j keeps its sign for all variances, so each product is ≥ 0. All
+coefficients have the form h_j(a) = u r^j (A_j + B_j a) with functions u, r of the variance::
+
+    piecewise linear   u = √a          r = 1                 B = 0
+    Erf                u = 1           r = √(2a/(1 + 2a))    B = 0
+    GELU               u = 1/√(1+a)    r = √(a/(1 + a))      A_1 = B_1 = 1/2, else A_j = j B_j
+    Sin, Gaussian      u = e^{−a/2}    r = √a                A_j = ±1/√(j!), B = 0
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import lru_cache, reduce
+from itertools import pairwise
+from operator import add
+from typing import Any
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._validation import check_bool, check_int, check_real, message, real_array
+from ntkit.kernels.activations import HOMOGENEOUS, dual, gain, mix, negative_slope, second_moment
+from ntkit.kernels.arccos import arc_cosine
+from ntkit.kernels.fit import LARGEST_DEGREE, nonnegative_polynomial
+from ntkit.networks import GELU, Activation, Erf, Gaussian, Sin
+
+_NODES = 2000
+
+
+def hermite_coefficients(activation: Activation, variance: Any, degree: int) -> Array:
+    """Hermite coefficients h_0 … h_degree of an activation at every variance.
+
+    ::
+
+        h_j(a) = E[σ(√a z) He_j(z)]/√(j!),    Σ_j h_j(a) h_j(b) t^j = E[σ(u)σ(v)]
+
+    with σ divided by √E[σ(z)²] if it is normalized. For Gaussian, whose phase is random, the second equation holds with
+    h_j(a) = e^{−a/2} a^{j/2}/√(j!).
+
+    Parameters
+    ----------
+    activation : Activation
+        One of :mod:`ntkit.networks`.
+    variance : float or array
+        Variances a ≥ 0 of any shape.
+    degree : int from 0 to 128
+        Highest j.
+
+    Returns
+    -------
+    array of shape (*variance.shape, degree + 1)
+        Of the library, device and dtype of `variance`; computed in float64. At a = 0 the limit.
+
+    Notes
+    -----
+    Closed forms, with relative errors of a few roundings; O(degree) multiplications per variance. Degrees come first
+    in memory.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import networks as nn
+    >>> h = hermite_coefficients(nn.ReLU(), np.array([1.0, 4.0]), 4)
+    >>> h.shape
+    (2, 5)
+    >>> print(np.round(h[0] ** 2, 4))  # κ₁ = 1/π + t/2 + t²/(2π) + …
+    [0.3183 0.5    0.1592 0.     0.0133]
+    """
+    return _coefficients(activation, variance, degree, "hermite_coefficients", derivative=False)
+
+
+def derivative_coefficients(activation: Activation, variance: Any, degree: int) -> Array:
+    """Hermite coefficients g_0 … g_degree of the derivative of an activation at every variance.
+
+    ::
+
+        g_j(a) = E[σ′(√a z) He_j(z)]/√(j!) = √(j+1) h_{j+1}(a)/√a,    Σ_j g_j(a) g_j(b) t^j = E[σ′(u)σ′(v)]
+
+    Parameters, result and cost are those of :func:`hermite_coefficients`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import networks as nn
+    >>> derivative_coefficients(nn.GELU(normalize=False), np.zeros(1), 2)  # at variance 0 only σ′(0) = 1/2
+    array([[0.5, 0. , 0. ]])
+    """
+    return _coefficients(activation, variance, degree, "derivative_coefficients", derivative=True)
+
+
+def dual_at_one(activation: Activation, variance: Any) -> Array:
+    """Exact E[σ(√a z)²], the sum of all h_j(a)².
+
+    Parameters
+    ----------
+    activation : Activation
+    variance : float or array
+        Variances a ≥ 0.
+
+    Returns
+    -------
+    array like `variance`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import networks as nn
+    >>> dual_at_one(nn.ReLU(), np.array([0.0, 3.0]))
+    array([0., 3.])
+    """
+    return _at_one(activation, variance, "dual_at_one", derivative=False)
+
+
+def derivative_dual_at_one(activation: Activation, variance: Any) -> Array:
+    """Exact E[σ′(√a z)²], the sum of all g_j(a)²; at a = 0 the limit.
+
+    Parameters
+    ----------
+    activation : Activation
+    variance : float or array
+        Variances a ≥ 0.
+
+    Returns
+    -------
+    array like `variance`
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import networks as nn
+    >>> derivative_dual_at_one(nn.Abs(), np.array([0.0, 3.0]))
+    array([1., 1.])
+    """
+    return _at_one(activation, variance, "derivative_dual_at_one", derivative=True)
+
+
+def truncated_coefficients(
+    activation: Activation, variance: Any, degrees: Sequence[int], *, derivative: bool = False
+) -> Array:
+    """Coefficients ĥ_j(a) ≥ 0 of chosen degrees j whose squares sum to the exact dual at t = 1, for every variance.
+
+    Σ_j ĥ_j(a) ĥ_j(b) t^j stands for the dual. The weight h_i(a)² of a degree i that is left out goes to the next kept
+    degree of the same parity, or to the highest one if i is beyond it. Of all kept powers with the sign of t^i at every
+    t that one is then the closest, as |t^i| ≤ |t^j| and |t^j| falls with j. For a = b the sum is exact at
+    t = ±1 and errs in between by less than the weight that moved. A parity of which no degree is
+    kept gives its weight to the highest degree of all: the sum stays exact at t = 1.
+
+    Parameters
+    ----------
+    activation : Activation
+    variance : float or array
+        Variances a ≥ 0 of any shape.
+    degrees : sequence of int
+        Degrees to keep, increasing, from 0 to 128; one or more must be odd for Erf and Sin and even for Abs, the
+        other way round for their derivatives.
+    derivative : bool, default=False
+        Whether to expand E[σ′(u)σ′(v)] instead of E[σ(u)σ(v)].
+
+    Returns
+    -------
+    array of shape (*variance.shape, len(degrees))
+        Of the library, device and dtype of `variance`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import networks as nn
+    >>> h = truncated_coefficients(nn.ReLU(), np.ones(1), [0, 1, 2, 4])
+    >>> print(np.round(h**2, 4), np.sum(h**2).round(12))
+    [[0.3183 0.5    0.1592 0.0225]] 1.0
+    """
+    owner = "truncated_coefficients"
+    _check_activation(activation, owner)
+    check_bool(derivative, "derivative", owner)
+    kept = _check_degrees(activation, degrees, owner, derivative)
+    a, dtype = _variances(variance, owner)
+    return _stack(_truncate(activation, a, kept, derivative), dtype)
+
+
+def dual_polynomial(
+    activation: Activation, degree: int, *, derivative: bool = False
+) -> tuple[tuple[float, ...], float]:
+    """Polynomial with coefficients ≥ 0 fitted to the dual of a piecewise linear activation on [−1, 1], exact at t = 1.
+
+    The dual, scaled to one at t = 1, is w t + (1 − w) κ₁(t) and the derivative dual w + (1 − w) κ₀(t), with
+    w = 2α/(1 + α²) for slopes 1 and α. |w| ≤ 1 and κ₁ = 1/π + t/2 + …, κ₀ = 1/2 + …, so no Taylor coefficient is
+    negative for any slope. The dual of Abs is even and its derivative dual odd, and so are their polynomials.
+
+    Parameters
+    ----------
+    activation : ReLU, LeakyReLU or Abs
+        Normalized or not.
+    degree : int ≥ 0
+        Highest power.
+    derivative : bool, default=False
+        Whether to fit the derivative dual.
+
+    Returns
+    -------
+    coefficients : tuple of float
+        They sum to one.
+    error : float
+        Largest error on [−1, 1], see :func:`ntkit.kernels.nonnegative_polynomial`.
+
+    Examples
+    --------
+    >>> from ntkit import networks as nn
+    >>> coefficients, error = dual_polynomial(nn.Abs(), 5, derivative=True)  # odd: 2κ₀ − 1 = (2/π) arcsin t
+    >>> print([round(c, 2) for c in coefficients])
+    [0.0, 0.58, 0.0, 0.0, 0.0, 0.42]
+    """
+    owner = "dual_polynomial"
+    if not isinstance(activation, HOMOGENEOUS):
+        rule, remedy = "ReLU(), LeakyReLU() or Abs()", "Use truncated_coefficients for other activations."
+        raise TypeError(message(owner, "activation", rule, activation, remedy))
+    degree = check_int(degree, "degree", owner, minimum=0)
+    return _fit(mix(activation), degree, check_bool(derivative, "derivative", owner))
+
+
+def dual_degree(activation: Activation, tolerance: float, *, variance: Any = 1.0, derivative: bool = False) -> int:
+    """Smallest degree n at which :func:`truncated_coefficients` of all degrees up to n err by at most `tolerance`.
+
+    The error is the largest, over correlations t and the given variances a of both u and v, of
+    |Σ_j ĥ_j(a)² t^j − E[σ(u)σ(v)]| / E[σ(u)²]; it never grows with n.
+
+    Parameters
+    ----------
+    activation : Activation
+    tolerance : float ≥ 0
+    variance : float or array, default=1.0
+        Typical variances, or the ends of their range; it is the largest that counts for Erf, GELU, Sin and Gaussian.
+    derivative : bool, default=False
+        Whether the derivative dual is meant.
+
+    Returns
+    -------
+    int
+        128 if no degree up to that does.
+
+    Examples
+    --------
+    >>> from ntkit import networks as nn
+    >>> dual_degree(nn.Erf(), 1e-3), dual_degree(nn.Erf(), 1e-3, variance=10.0), dual_degree(nn.ReLU(), 1e-3)
+    (5, 27, 8)
+    """
+    owner = "dual_degree"
+    _check_activation(activation, owner)
+    tolerance = check_real(tolerance, "tolerance", owner, minimum=0)
+    check_bool(derivative, "derivative", owner)
+    a, _ = _variances(variance, owner)
+    xp = _array.namespace(a)
+    a = xp.reshape(a, (-1, 1))
+    if isinstance(activation, HOMOGENEOUS):
+        a = xp.ones_like(a[:1, :])  # the error is the same at any variance
+    t = xp.cos(xp.arange(_NODES + 1, dtype=a.dtype, device=_array.device(a)) * (math.pi / _NODES))[None, :]
+    exact = dual(activation, a * t, a, a)[int(derivative)]
+    allowed = tolerance * _ends(activation, a, derivative)[0]
+
+    def is_close(degree: int) -> bool:
+        values = xp.zeros_like(exact)
+        for h in reversed(_truncate(activation, a, tuple(range(degree + 1)), derivative)):
+            values = values * t + h * h
+        return bool(xp.all(xp.abs(values - exact) <= allowed))
+
+    lowest = 0 if any(_weights(activation, 0, derivative)[0]) else 1  # of an odd function
+    return bisect_left(range(LARGEST_DEGREE), True, lo=lowest, key=is_close)
+
+
+def _coefficients(activation: Activation, variance: Any, degree: int, owner: str, *, derivative: bool) -> Array:
+    _check_activation(activation, owner)
+    degree = check_int(degree, "degree", owner, minimum=0, maximum=LARGEST_DEGREE)
+    a, dtype = _variances(variance, owner)
+    return _stack(_expand(activation, a, degree, derivative), dtype)
+
+
+def _at_one(activation: Activation, variance: Any, owner: str, *, derivative: bool) -> Array:
+    _check_activation(activation, owner)
+    a, dtype = _variances(variance, owner)
+    return _array.namespace(a).astype(_ends(activation, a, derivative)[0], dtype, copy=False)
+
+
+def _stack(columns: list[Array], dtype: Any) -> Array:
+    """Arrays side by side along a last axis, which comes first in memory: no columns are interleaved."""
+    xp = _array.namespace(columns[0])
+    return xp.moveaxis(xp.stack([xp.astype(column, dtype, copy=False) for column in columns]), 0, -1)
+
+
+def _expand(activation: Activation, a: Array, degree: int, derivative: bool) -> list[Array]:
+    """h_j(a) or g_j(a) for j up to `degree`."""
+    xp = _array.namespace(a)
+    power, ratio = _factors(activation, a, derivative)
+    zero = xp.zeros_like(a)
+    columns = []
+    for constant, linear in _weights(activation, degree, derivative):
+        if linear:
+            columns.append(power * (constant + linear * a))
+        else:
+            columns.append(power * constant if constant else zero)
+        power = power if ratio is None else power * ratio
+    return columns
+
+
+def _factors(activation: Activation, a: Array, derivative: bool) -> tuple[Array, Array | None]:
+    """Functions u and r (None: 1) of the module's docstring; for the derivative u r/√a in place of u."""
+    xp = _array.namespace(a)
+    if isinstance(activation, HOMOGENEOUS):
+        return (xp.ones_like(a) if derivative else xp.sqrt(a)), None
+    if isinstance(activation, Erf):
+        root = xp.sqrt(1 + 2 * a)
+        return (math.sqrt(2) / root if derivative else xp.ones_like(a)), xp.sqrt(2 * a) / root
+    if isinstance(activation, GELU):
+        root = xp.sqrt(1 + a)
+        return (1 / (1 + a) if derivative else 1 / root), xp.sqrt(a) / root
+    return xp.exp(-a / 2), xp.sqrt(a)
+
+
+@lru_cache(maxsize=256)
+def _weights(activation: Activation, degree: int, derivative: bool) -> tuple[tuple[float, float], ...]:
+    """A_j and B_j of the module's docstring; for the derivative √(j+1) A_{j+1} and √(j+1) B_{j+1}."""
+    j = np.arange(degree + 1 + derivative)
+    constant, linear = np.zeros(len(j)), np.zeros(len(j))
+    if isinstance(activation, HOMOGENEOUS):
+        alpha = negative_slope(activation)
+        constant = (1 - alpha) * _hermite_series(len(j), 0, 1 / math.sqrt(2 * math.pi))
+        constant[1:2] = (1 + alpha) / 2
+    elif isinstance(activation, GELU):
+        linear = _hermite_series(len(j), 0, 1 / math.sqrt(2 * math.pi))
+        constant = j * linear
+        constant[1:2] = linear[1:2] = 0.5
+    elif isinstance(activation, Erf):
+        constant = _hermite_series(len(j), 1, math.sqrt(2 / math.pi))
+    else:
+        constant = 1 / np.sqrt(np.cumprod(np.maximum(j, 1.0)))
+        if isinstance(activation, Sin):
+            constant *= np.array([0, 1, 0, -1])[j % 4]
+    scale = np.full(len(j), second_moment(activation) ** -0.5 if activation.normalize else 1.0)
+    if derivative:
+        constant, linear, scale = constant[1:], linear[1:], (scale * np.sqrt(j))[1:]
+    return tuple(zip((scale * constant).tolist(), (scale * linear).tolist(), strict=True))
+
+
+def _hermite_series(n: int, first: int, value: float) -> np.ndarray:
+    """Coefficients of max(z, 0), and of erf from `first` = 1 on: c_{j+2} = −c_j (j − 1 + first)/√((j+1)(j+2))."""
+    c = np.zeros(n)
+    c[first : first + 1] = value
+    for j in range(first, n - 2, 2):
+        c[j + 2] = -c[j] * (j - 1 + first) / math.sqrt((j + 1) * (j + 2))
+    return c
+
+
+def _ends(activation: Activation, a: Array, derivative: bool) -> tuple[Array, Array]:
+    """Exact dual or derivative dual for two variances `a` at t = 1 and t = −1."""
+    if isinstance(activation, HOMOGENEOUS):
+        at_one = gain(activation) * (_array.namespace(a).ones_like(a) if derivative else a)
+        return at_one, at_one * (mix(activation) if derivative else -mix(activation))
+    part = int(derivative)
+    return dual(activation, a, a, a)[part], dual(activation, -a, a, a)[part]
+
+
+def _truncate(activation: Activation, a: Array, kept: tuple[int, ...], derivative: bool) -> list[Array]:
+    """Coefficients of :func:`truncated_coefficients`."""
+    xp = _array.namespace(a)
+    exact = _expand(activation, a, kept[-1], derivative)
+    at_one, at_minus_one = _ends(activation, a, derivative)
+    coefficients = dict.fromkeys(kept, xp.zeros_like(a))
+    orphan = None
+    for parity, rest in enumerate(((at_one + at_minus_one) / 2, (at_one - at_minus_one) / 2)):
+        groups = _groups(activation, kept, parity, derivative)
+        if not groups:
+            orphan = rest
+            continue
+        top, _ = groups.popitem()
+        for j, group in groups.items():
+            weight = reduce(add, [exact[i] * exact[i] for i in group])
+            coefficients[j] = xp.abs(exact[j]) if group == [j] else xp.sqrt(weight)
+            rest = rest - weight
+        # A rest that is small has lost its digits, and may be below zero.
+        coefficients[top] = xp.sqrt(xp.maximum(rest, exact[top] * exact[top]))
+    if orphan is not None:
+        coefficients[kept[-1]] = xp.sqrt(coefficients[kept[-1]] ** 2 + xp.clip(orphan, 0, None))
+    return [coefficients[j] for j in kept]
+
+
+def _groups(activation: Activation, kept: tuple[int, ...], parity: int, derivative: bool) -> dict[int, list[int]]:
+    """Degrees whose weight each kept degree takes, without those that have none."""
+    present = [any(weights) for weights in _weights(activation, kept[-1], derivative)]
+    groups: dict[int, list[int]] = {}
+    start = parity
+    for j in kept:
+        if j % 2 == parity:
+            group = [i for i in range(start, j + 1, 2) if present[i]]
+            groups |= {j: group} if group else {}
+            start = j + 2
+    return groups
+
+
+@lru_cache(maxsize=256)
+def _fit(w: float, degree: int, derivative: bool) -> tuple[tuple[float, ...], float]:
+    def function(t: np.ndarray) -> Any:
+        return w + (1 - w) * arc_cosine(t, 0) if derivative else w * t + (1 - w) * arc_cosine(t, 1)
+
+    if w == -1 and degree > 0:
+        coefficients, error = _fit_parity(function, degree, int(derivative))
+    else:
+        coefficients, error = nonnegative_polynomial(function, degree)
+    return tuple(coefficients.tolist()), error
+
+
+def _fit_parity(function: Callable[[np.ndarray], Any], degree: int, parity: int) -> tuple[np.ndarray, float]:
+    """Fit of :func:`ntkit.kernels.nonnegative_polynomial` to an even or odd κ with κ(1) = 1, by powers of its parity.
+
+    Powers of the other parity would carry some 2 % of the weight, as a way around the equation at t = 1, and
+    make the largest error larger.
+    """
+    from scipy.optimize import nnls
+
+    t = np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)
+    powers = t[:, None] ** np.arange(parity, degree + 1, 2)
+    values = function(t)
+    weight = math.sqrt(_NODES)
+    equations = np.vstack([powers - values[:, None], np.full(powers.shape[1], weight)])
+    coefficients = np.zeros(degree + 1)
+    a, _ = nnls(equations, np.append(np.zeros(_NODES), weight), maxiter=100 * (degree + 1))
+    coefficients[parity::2] = a / a.sum()
+    return coefficients, float(np.abs(powers @ coefficients[parity::2] - values).max())
+
+
+def _check_activation(activation: object, owner: str) -> None:
+    if not isinstance(activation, (*HOMOGENEOUS, Erf, GELU, Sin, Gaussian)):
+        remedy = "Write ReLU(), not ReLU." if isinstance(activation, type) else ""
+        raise TypeError(message(owner, "activation", "an activation of ntkit.networks", activation, remedy))
+
+
+def _check_degrees(activation: Activation, degrees: Any, owner: str, derivative: bool) -> tuple[int, ...]:
+    rule = f"an increasing sequence of ints from 0 to {LARGEST_DEGREE}"
+    if not isinstance(degrees, Sequence | np.ndarray) or isinstance(degrees, str):
+        raise TypeError(message(owner, "degrees", rule, degrees))
+    kept = tuple(check_int(j, "degrees", owner, minimum=0, maximum=LARGEST_DEGREE) for j in degrees)
+    if not kept or any(i >= j for i, j in pairwise(kept)):
+        raise ValueError(message(owner, "degrees", rule, degrees))
+    if not any(_groups(activation, kept, parity, derivative) for parity in (0, 1)):
+        rule = f"odd or even as the {'derivative ' if derivative else ''}dual of {activation!r} is, one or more of them"
+        raise ValueError(message(owner, "degrees", rule, degrees))
+    return kept
+
+
+def _variances(variance: Any, owner: str) -> tuple[Array, Any]:
+    """Variances in wide precision, and the dtype of the result."""
+    a = real_array(variance, "variance", owner)
+    dtype = _array.result_dtype(a)
+    a = _array.widen(a)
+    xp = _array.namespace(a)
+    if not bool(xp.all((a >= 0) & (a < math.inf))):
+        raise ValueError(message(owner, "variance", "finite and ≥ 0", variance, "Clip what rounding left below zero."))
+    return a, dtype
