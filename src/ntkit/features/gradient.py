@@ -2,41 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from math import prod
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ntkit import _array, networks
 from ntkit._array import Array
-from ntkit._batching import row_batches
+from ntkit._batching import row_batches, working_memory
 from ntkit._random import RandomState, generator
 from ntkit._validation import check_int, message
+from ntkit.features import _finite
 from ntkit.features._base import FeatureMap
-from ntkit.networks import Abs, Dense, LeakyReLU, ReLU
+from ntkit.features._finite import Input, Step
+from ntkit.features._images import as_floats, check_images
+from ntkit.networks import Abs, Dense, LeakyReLU, ReLU, output_shape
 from ntkit.networks._layers import Layer, flatten
 from ntkit.sketches._agnostic import take
 
 _WIDTH = 128
+_CACHE = 2**25  # bytes for batches of images on the host: larger ones leave the cache and take twice the time
 
 
 class GradientFeatures(FeatureMap):
     """Gradients of a finite random network's output: Z(x) = ∂f(x)/∂W over all trained weights.
 
-    f has `width` units in every hidden layer and one output, with weights from N(0, 1) and layers divided by √fan_in
-    (not the first: Θ^(0)(x, y) = ⟨x, y⟩). As the width grows, Z(x)·Z(y) tends to the NTK of the network. For
-    Dense, ReLU, Dense these are, for unit k, √(2/w) a_k Step(w_k·x) x and √(2/w) ReLU(w_k·x): the "GradRF" baseline
+    f has `width` units or channels in every hidden layer and one output, with weights from N(0, 1) and layers divided
+    by √fan_in, in which the channels of the input do not count (Θ^(0)(x, y) = ⟨x, y⟩): a convolution of q × q patches
+    of w channels is divided by q √w, the first one by q. As the width grows, Z(x)·Z(y) tends to the NTK of the network.
+    For Dense, ReLU, Dense these are, for unit k, √(2/w) a_k Step(w_k·x) x and √(2/w) ReLU(w_k·x): the "GradRF" baseline
     of [1]_. It needs many more features than the other maps for the same error.
 
     Parameters
     ----------
     net : Layer or None
-        A network of :mod:`ntkit.networks` with Dense layers and piecewise linear activations (ReLU, LeakyReLU, Abs);
-        None: ``fully_connected(1)``.
+        A network of :mod:`ntkit.networks`, on vectors or images, with at least one trained layer; None:
+        ``fully_connected(1)``. Dense layers with ReLU, LeakyReLU or Abs between them are computed in the library of X,
+        all others in torch (``pip install ntkit[torch]``), whatever X is.
     width : int or None
-        Units of hidden layers; None: 128, or what `n_components` allows.
+        Units or channels of hidden layers; None: 128, or what `n_components` allows.
     n_components : int or None
         Largest number of features, from which the width is found; for use in place of `width`. If it is less than
         a network of width 1 has weights, so many of them are chosen at random (and scaled, to keep the mean).
+    image_shape : tuple (height, width, channels) or None
+        Shape of the images that flat rows of X stand for. None: rows are vectors, and images are given as
+        (n_samples, height, width, channels).
     batch_size : int or None
         Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
     random_state : None, int, RandomState or Generator
@@ -45,17 +56,29 @@ class GradientFeatures(FeatureMap):
     Attributes
     ----------
     width_ : int
-        Units of hidden layers.
+        Units or channels of hidden layers.
     weights_ : list of ndarray
-        Weights of all Dense layers, (fan_out, fan_in) each.
+        Weights of all layers in order, (fan_out, fan_in) each; fan_in counts the rows, columns and channels of a patch
+        in this order, and a Dense layer after Flatten has one patch, the image.
+    image_shape_ : tuple
+        Shape of the images, if X holds such.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    The number of features is that of trained weights, d w + (L − 1) w² + w for ``fully_connected(L)``. Time and memory
-    per row are of that order. For an error ε the width must grow as ε⁻⁴ by the known bounds (Section 1 of [1]_).
+    The number of features is that of trained weights, d w + (L − 1) w² + w for ``fully_connected(L)`` and
+    (L − 1) q² w² for ``cntk(L, q)``. Time and memory per row are of that order, time for a convolution as many times
+    more as its output has pixels. For an error ε the width must grow as ε⁻⁴ by the known bounds (Section 1 of [1]_).
+
+    A network that does not end in a Dense layer, but in pooling, an activation or a sum, has many outputs. It is
+    followed by a Dense layer that is not trained, which leaves its NTK as it is: f is then a random combination
+    of the outputs. In the same way the input itself, as a branch of a Residual, is projected to the width.
+
+    Whole numbers of 8 or 16 bits in images give float32 features, other whole numbers float64. Zero rows have zero
+    features, unless an activation is Gaussian. Gradients go through the norms of Normalize layers too, which the NTK
+    takes for constants: that is a difference of order 1/w.
 
     References
     ----------
@@ -79,22 +102,25 @@ class GradientFeatures(FeatureMap):
         *,
         width: int | None = None,
         n_components: int | None = None,
+        image_shape: tuple[int, int, int] | None = None,
         batch_size: int | None = None,
         random_state: RandomState = None,
     ):
         self.net = net
         self.width = width
         self.n_components = n_components
+        self.image_shape = image_shape
         self.batch_size = batch_size
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
-        """Draw the weights for rows of the size of X.
+        """Draw the weights for rows or images of the size of X.
 
         Parameters
         ----------
-        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
-            Only the number of features matters.
+        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features), or images of shape \
+                (n_samples, height, width, channels)
+            Only the shape of a row matters.
         y : ignored
 
         Returns
@@ -108,60 +134,94 @@ class GradientFeatures(FeatureMap):
         with self._all_or_nothing():
             seed = self._new_seed()
             self._sparse = _array.is_sparse(self._check_rows(X, reset=True))
+            inputs = self._inputs()
+            output_shape(self._net(), (inputs,) if isinstance(inputs, int) else inputs)
+            if not _count(layers, inputs, 1):
+                raise ValueError(message(name, "net", "a network with a layer that is trained", self._net()))
+            if not _is_chain(layers):
+                _finite.import_torch()
             self.width_ = self._width(layers)
             self.weights_ = []
-            for number, (fan_out, fan_in) in enumerate(_shapes(layers, self.n_features_in_, self.width_)):
-                draws = generator(seed, number, "weights").standard_normal((fan_out, fan_in))
+            for number, shape in enumerate(_shapes(layers, inputs, self.width_)):
+                draws = generator(seed, number, "weights").standard_normal(shape)
                 self.weights_.append(draws.astype(np.float32))
             self._layers, self._chosen = layers, None
-            self._n_features_out = _count(layers, self.n_features_in_, self.width_)
+            self._n_features_out = _count(layers, inputs, self.width_)
             if self.n_components is not None and self._n_features_out > self.n_components:
                 chosen = generator(seed, "chosen").choice(self._n_features_out, self.n_components, replace=False)
                 self._chosen = np.sort(chosen)
                 self._n_features_out = self.n_components
         return self
 
+    def _check_rows(self, X: Any, *, reset: bool) -> Array:
+        """Validate vectors, or images, which keep their dtype."""
+        if reset and _array.is_dask(X):
+            from ntkit.distributed import first_rows
+
+            X = first_rows(X)
+        if reset:
+            self.__dict__.pop("image_shape_", None)
+        if hasattr(self, "image_shape_") or (reset and (self.image_shape is not None or getattr(X, "ndim", 2) == 4)):
+            images = check_images(self, X, self.image_shape, reset=reset)
+            return images if _array.is_torch(images) else np.asarray(images)
+        return super()._check_rows(X, reset=reset)
+
     def _transform(self, X: Array) -> Array:
-        """The gradients with respect to the trained Dense layers one after the other, each in C order."""
-        dtype = _array.result_dtype(X)
+        """The gradients with respect to the trained layers one after the other, each in C order."""
+        X = self._as_images(X)
         n_rows = X.shape[0]
-        like = None if _array.is_sparse(X) else X
-        parts = []
-        n_weights = _count(self._layers, self.n_features_in_, self.width_)
-        bytes_per_row = 8 * 3 * (n_weights + X.shape[1])
-        for rows in row_batches(n_rows, bytes_per_row, batch_size=self.batch_size, like=like):
-            block = X[rows].toarray() if _array.is_sparse(X) else X[rows, :]
+        steps = _finite.resolve(self._layers, self._inputs(), self.width_)
+        out: Any = None
+        for rows in self._batches(steps, X):
+            block = X[rows].toarray() if _array.is_sparse(X) else X[rows, ...]
             xp: Any = _array.namespace(block)
-            gradients = _gradients(self._layers, self.weights_, xp.astype(block, dtype, copy=False))
-            if self._chosen is not None:
-                gradients = take(gradients, self._chosen) * (n_weights / len(self._chosen)) ** 0.5
-            parts.append(gradients)
-        return parts[0] if len(parts) == 1 else xp.concat(parts, axis=0)
+            block = as_floats(block) if block.ndim == 4 else xp.astype(block, _array.result_dtype(X), copy=False)
+            Z = self._gradients(steps, block)
+            if Z.shape[0] == n_rows:
+                return Z
+            if out is None:
+                out = xp.empty((n_rows, Z.shape[1]), dtype=Z.dtype, device=_array.device(Z))
+            out[rows, :] = Z
+        return out
+
+    def _batches(self, steps: Sequence[Step], X: Array) -> Iterator[slice]:
+        bytes_per_row = 8 * (_finite.floats_per_row(steps) + self.n_features_in_)
+        like = None if _array.is_sparse(X) else X
+        batch_size = self.batch_size
+        if batch_size is None and X.ndim == 4 and _array.host_view(X) is not None:
+            batch_size = max(1, min(_CACHE, working_memory()) // bytes_per_row)
+        return row_batches(X.shape[0], bytes_per_row, batch_size=batch_size, like=like)
+
+    def _gradients(self, steps: Sequence[Step], X: Array) -> Array:
+        if _is_chain(self._layers):
+            Z = _chain_gradients(self._layers, self.weights_, X)
+        else:
+            Z = _finite.gradients(steps, self.weights_, X)
+        return Z if self._chosen is None else take(Z, self._chosen) * (Z.shape[1] / len(self._chosen)) ** 0.5
 
     def _kernel(self, X: Array) -> Array:
         from ntkit.kernels import network_kernel
 
-        return network_kernel(self._net(), X, kind="ntk")
+        return network_kernel(self._net(), self._as_images(X), kind="ntk")
 
     def _net(self) -> Layer:
         return networks.fully_connected(1) if self.net is None else self.net
 
+    def _inputs(self) -> Input:
+        return getattr(self, "image_shape_", self.n_features_in_)
+
+    def _as_images(self, X: Array) -> Array:
+        """Rows of images in their shape, vectors as they are."""
+        return _array.namespace(X).reshape(X, (-1, *self.image_shape_)) if hasattr(self, "image_shape_") else X
+
     def _check_layers(self) -> list[Layer]:
-        """Dense, activation, Dense, …, Dense, or an error that says what is not supported."""
+        """All layers, a Dense layer last, or an error if there is no network."""
         net = self._net()
-        rule = (
-            "a Sequential network of Dense layers with ReLU, LeakyReLU or Abs between them, such as "
-            "networks.fully_connected(2)"
-        )
         if not isinstance(net, Layer):
+            rule = "a network of ntkit.networks, such as networks.fully_connected(2)"
             raise TypeError(message(type(self).__name__, "net", rule, net))
-        layers = [] if isinstance(net, networks.Residual) else list(flatten(net))
-        shape_ok = len(layers) % 2 == 1 and all(
-            isinstance(layer, ReLU | LeakyReLU | Abs if number % 2 else Dense) for number, layer in enumerate(layers)
-        )
-        if not shape_ok or not any(isinstance(layer, Dense) and layer.trainable for layer in layers):
-            raise ValueError(message(type(self).__name__, "net", f"{rule}, one of them trainable", net))
-        return layers
+        layers = list(flatten(net))
+        return layers if layers and isinstance(layers[-1], Dense) else [*layers, Dense(trainable=False)]
 
     def _width(self, layers: list[Layer]) -> int:
         name = type(self).__name__
@@ -173,33 +233,37 @@ class GradientFeatures(FeatureMap):
         if self.n_components is None:
             return _WIDTH if self.width is None else check_int(self.width, "width", name, minimum=1)
         most = check_int(self.n_components, "n_components", name, minimum=1)
-        d = self.n_features_in_
-        if _count(layers, d, 1) > most:
+        inputs = self._inputs()
+        if _count(layers, inputs, 1) > most:
             return 1
         low, high = 1, most + 1
-        if _count(layers, d, high) == _count(layers, d, low):
+        if _count(layers, inputs, high) == _count(layers, inputs, low):
             return _WIDTH
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if _count(layers, d, middle) <= most else (low, middle)
+            low, high = (middle, high) if _count(layers, inputs, middle) <= most else (low, middle)
         return low
 
 
-def _shapes(layers: list[Layer], n_features: int, width: int) -> list[tuple[int, int]]:
-    """(fan_out, fan_in) of every Dense layer."""
-    n_dense = sum(isinstance(layer, Dense) for layer in layers)
-    sizes = [n_features, *[width] * (n_dense - 1), 1]
-    return list(zip(sizes[1:], sizes[:-1], strict=True))
+def _is_chain(layers: list[Layer]) -> bool:
+    """Whether Dense layers and piecewise linear activations alternate, which needs no torch."""
+    return len(layers) % 2 == 1 and all(
+        isinstance(layer, ReLU | LeakyReLU | Abs if number % 2 else Dense) for number, layer in enumerate(layers)
+    )
 
 
-def _count(layers: list[Layer], n_features: int, width: int) -> int:
+def _shapes(layers: list[Layer], inputs: Input, width: int) -> list[tuple[int, int]]:
+    """(fan_out, fan_in) of every layer with weights."""
+    return [layer.shape for layer in _finite.linears(_finite.resolve(layers, inputs, width))]
+
+
+def _count(layers: list[Layer], inputs: Input, width: int) -> int:
     """Number of trained weights."""
-    dense = [layer for layer in layers if isinstance(layer, Dense)]
-    shapes = _shapes(layers, n_features, width)
-    return sum(a * b for (a, b), layer in zip(shapes, dense, strict=True) if layer.trainable)
+    steps = _finite.resolve(layers, inputs, width)
+    return sum(prod(layer.shape) for layer in _finite.linears(steps) if layer.trainable)
 
 
-def _gradients(layers: list[Layer], weights: list[np.ndarray], x: Array) -> Array:
+def _chain_gradients(layers: list[Layer], weights: list[np.ndarray], x: Array) -> Array:
     """Forward, then backward: the gradient of W is the outer product of what comes back and what went in."""
     from ntkit.kernels.activations import negative_slope, second_moment
 

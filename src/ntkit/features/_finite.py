@@ -1,0 +1,287 @@
+"""Finite networks of any description, and the gradients of their output, in torch.
+
+Everything is an image: a vector has one pixel, Flatten only tells the next Dense layer to see all pixels at once. So
+few kinds of steps make every network: weights on patches, activations, averages, norms, and sums of branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit.networks import (
+    GELU,
+    Abs,
+    Activation,
+    AvgPool,
+    Conv,
+    Dense,
+    Erf,
+    Flatten,
+    Gaussian,
+    GlobalAvgPool,
+    Layer,
+    LeakyReLU,
+    Normalize,
+    ReLU,
+    Residual,
+    Sequential,
+    Sin,
+)
+from ntkit.networks._layers import Window, pair
+
+Input: TypeAlias = int | tuple[int, ...]
+"""Features of vectors, or (height, width, channels) of images."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A layer with weights, x ↦ `scale` · W x on every patch of an image.
+
+    `patch` is (rows, columns, channels), in which order a row of W meets it; `pads` are the zeros left, right, above
+    and below; `n_out` are the rows and columns of the output.
+    """
+
+    fan_out: int
+    patch: tuple[int, int, int]
+    stride: tuple[int, int]
+    pads: tuple[int, int, int, int]
+    n_out: tuple[int, int]
+    scale: float
+    trainable: bool
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of W, (fan_out, fan_in)."""
+        return self.fan_out, prod(self.patch)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Division by √(Σ x² / `n_units`), the sum over the channels of a pixel, or over all pixels too if `whole`."""
+
+    n_units: int
+    whole: bool
+
+
+@dataclass(frozen=True)
+class Sum:
+    """Branches that take the same input and are added up."""
+
+    branches: tuple[tuple[Step, ...], ...]
+
+
+Step: TypeAlias = Linear | Activation | AvgPool | Norm | Sum
+
+
+class _Image(NamedTuple):
+    """What reaches a layer. The kernel of `raw` pixels is the sum over channels, of others the mean.
+
+    The pixels of a `flat` image are one vector.
+    """
+
+    height: int
+    width: int
+    channels: int
+    raw: bool = False
+    flat: bool = False
+
+
+def resolve(layers: Sequence[Layer], inputs: Input, width: int) -> tuple[Step, ...]:
+    """Steps of a network with one output, the last of `layers` being Dense, and `width` units or channels elsewhere.
+
+    Layers are divided by √fan_in, of which raw channels are no part.
+    """
+    *hidden, last = layers
+    height, breadth, channels = (1, 1, inputs) if isinstance(inputs, int) else inputs
+    steps, image = _resolve(Sequential(*hidden), _Image(height, breadth, channels, raw=True), width)
+    return (*steps, *_resolve(last, image, 1)[0])
+
+
+def linears(steps: Sequence[Step]) -> Iterator[Linear]:
+    """Yield all layers with weights, in the order in which they are met."""
+    for step in steps:
+        if isinstance(step, Linear):
+            yield step
+        elif isinstance(step, Sum):
+            for branch in step.branches:
+                yield from linears(branch)
+
+
+def floats_per_row(steps: Sequence[Step]) -> int:
+    """Numbers held for one row while its gradients are computed: activations, patches of a layer, gradients."""
+    layers = list(linears(steps))
+    activations = sum(prod(layer.n_out) * layer.fan_out for layer in layers)
+    patches = max(prod(layer.n_out) * prod(layer.patch) for layer in layers)
+    return 4 * activations + 2 * patches + 2 * sum(prod(layer.shape) for layer in layers if layer.trainable)
+
+
+def gradients(steps: Sequence[Step], weights: Sequence[np.ndarray], x: Array) -> Array:
+    """Gradients of the output with respect to the trained weights, one row for every image (vector).
+
+    One forward and one backward pass for all rows together: the gradient of W is then, for each row, the product of
+    what comes back to a layer's output and the patches that went in. The result is an array of the library of `x`.
+    """
+    torch = import_torch()
+    if not _array.is_torch(x):
+        return gradients(steps, weights, torch.from_numpy(np.array(x))).numpy()  # a copy: x may be read-only
+    differentiable = x.requires_grad and torch.is_grad_enabled()
+    x = x if differentiable else x.detach()
+    trace: list[tuple[Linear, Array, Array]] = []
+    # Without TF32, which rounds to three digits and is torch's default for convolutions.
+    exact = torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False)
+    with torch.inference_mode(False), torch.enable_grad(), exact:
+        images = (x if x.ndim == 4 else x[:, None, None, :]).permute(0, 3, 1, 2)
+        matrices = (torch.from_numpy(w).to(x.device, x.dtype) for w in weights)
+        output = _forward(steps, matrices, images, trace)
+        returned = torch.autograd.grad(output.sum(), [h for *_, h in trace], create_graph=differentiable)
+    with torch.set_grad_enabled(differentiable):
+        parts = [
+            (layer.scale * back.flatten(2) @ _patches(layer, entered)).flatten(1)
+            for (layer, entered, _), back in zip(trace, returned, strict=True)
+        ]
+        return torch.cat(parts, dim=1)
+
+
+def import_torch() -> Any:
+    """Import torch, or tell how to get it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            "GradientFeatures needs torch for networks other than Dense layers with ReLU, LeakyReLU or Abs between "
+            "them: pip install 'ntkit[torch]'."
+        ) from error
+    return torch
+
+
+def _resolve(layer: Layer, image: _Image, width: int) -> tuple[list[Step], _Image]:
+    """Steps of a layer, and what leaves them."""
+    if isinstance(layer, Sequential):
+        steps: list[Step] = []
+        for part in layer.layers:
+            more, image = _resolve(part, image, width)
+            steps += more
+        return steps, image
+    if isinstance(layer, Residual):
+        ends = [_resolve_branch(branch, image, width) for branch in layer.branches]
+        return [Sum(tuple(tuple(steps) for steps, _ in ends))], ends[0][1]
+    if isinstance(layer, Dense):
+        size = (image.height, image.width)
+        layer = Conv(size, padding="valid", trainable=layer.trainable, weight_std=layer.weight_std)
+    if isinstance(layer, Conv):
+        return _resolve_conv(layer, image, width)
+    if isinstance(layer, GlobalAvgPool):
+        layer = AvgPool((image.height, image.width))
+    if isinstance(layer, AvgPool):
+        rows, columns = layer.windows(image.height, image.width)
+        return [layer], image._replace(height=rows.n_out, width=columns.n_out)
+    if isinstance(layer, Flatten):
+        return [], image._replace(flat=True)
+    if isinstance(layer, Normalize):
+        n_pixels = image.height * image.width if image.flat else 1
+        return [Norm(n_pixels * (1 if image.raw else image.channels), image.flat)], image
+    assert isinstance(layer, Activation)
+    return [layer], image
+
+
+def _resolve_branch(branch: Layer, image: _Image, width: int) -> tuple[list[Step], _Image]:
+    """Steps of a branch of a sum, which need equally many channels: raw ones are projected, without training."""
+    steps, end = _resolve(branch, image, width)
+    if not end.raw:
+        return steps, end
+    projection, projected = _resolve_conv(Conv(1, trainable=False), end, width)
+    return steps + projection, projected._replace(flat=end.flat)
+
+
+def _resolve_conv(layer: Conv, image: _Image, width: int) -> tuple[list[Step], _Image]:
+    rows, columns = layer.windows(image.height, image.width)
+    fan_in = rows.size * columns.size * (1 if image.raw else image.channels)
+    step = Linear(
+        width,
+        (rows.size, columns.size, image.channels),
+        (rows.stride, columns.stride),
+        (*_zeros(columns, image.width), *_zeros(rows, image.height)),
+        (rows.n_out, columns.n_out),
+        layer.weight_std / fan_in**0.5,
+        layer.trainable,
+    )
+    return [step], _Image(rows.n_out, columns.n_out, width)
+
+
+def _zeros(window: Window, size: int) -> tuple[int, int]:
+    """Zeros before and after an axis."""
+    return window.before, max((window.n_out - 1) * window.stride + window.size - size - window.before, 0)
+
+
+def _forward(
+    steps: Sequence[Step], matrices: Iterator[Array], x: Array, trace: list[tuple[Linear, Array, Array]]
+) -> Array:
+    """Output of the steps for images (n, channels, rows, columns); what enters and leaves trained layers is noted."""
+    from torch.nn import functional
+
+    for step in steps:
+        if isinstance(step, Linear):
+            x = _linear(step, next(matrices), x, trace)
+        elif isinstance(step, Sum):
+            x = sum(_forward(branch, matrices, x, trace) for branch in step.branches)
+        elif isinstance(step, AvgPool):
+            x = functional.avg_pool2d(x, pair(step.size), pair(step.stride or step.size))
+        elif isinstance(step, Norm):
+            x = _divide_by_norm(step, x)
+        else:
+            x = _activate(step, x)
+    return x
+
+
+def _linear(step: Linear, matrix: Array, x: Array, trace: list[tuple[Linear, Array, Array]]) -> Array:
+    from torch.nn import functional
+
+    x = functional.pad(x, step.pads) if any(step.pads) else x
+    if step.patch == (*x.shape[2:], x.shape[1]):  # one patch: a product of matrices is faster
+        h = (step.scale * x.permute(0, 2, 3, 1).flatten(1) @ matrix.mT)[:, :, None, None]
+    else:
+        filters = (step.scale * matrix).unflatten(1, step.patch).permute(0, 3, 1, 2)
+        h = functional.conv2d(x, filters, stride=step.stride)
+    if step.trainable:
+        if not h.requires_grad:
+            h.requires_grad_()
+        trace.append((step, x, h))
+    return h
+
+
+def _patches(step: Linear, x: Array) -> Array:
+    """Patches of padded images as rows, (n, positions, fan_in)."""
+    (rows, columns, _), (down, across) = step.patch, step.stride
+    windows = x.permute(0, 2, 3, 1).unfold(1, rows, down).unfold(2, columns, across)
+    return windows.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(1, 2)
+
+
+def _divide_by_norm(step: Norm, x: Array) -> Array:
+    import torch
+
+    variance = (x * x).sum((1, 2, 3) if step.whole else 1, keepdim=True) / step.n_units
+    positive = variance > 0
+    return x * torch.where(positive, variance, 1).rsqrt() * positive  # zeros stay zeros, with gradients of zero
+
+
+def _activate(activation: Activation, h: Array) -> Array:
+    import torch
+    from torch.nn import functional
+
+    from ntkit.kernels.activations import second_moment
+
+    if isinstance(activation, Gaussian):
+        return torch.sin(h) + torch.cos(h)  # √2 cos(h − π/4): the fixed phase has the kernel of random ones
+    if isinstance(activation, LeakyReLU):
+        out = functional.leaky_relu(h, activation.slope)
+    else:
+        functions = {ReLU: torch.relu, Abs: torch.abs, Erf: torch.erf, GELU: functional.gelu, Sin: torch.sin}
+        out = functions[type(activation)](h)
+    return out * second_moment(activation) ** -0.5 if activation.normalize else out
