@@ -1,0 +1,194 @@
+"""Independent draws of a feature map on the same rows: normalized, centred and rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.pipeline import Pipeline
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._random import keyed
+from ntkit._validation import check_bool, check_choice, check_int, message
+from ntkit.models._blocks import block_rows, n_rows_of, take_rows
+from ntkit.models._checks import to_library
+from ntkit.models._features import check_features
+
+PRODUCT_DTYPES = ("bfloat16", "float32", "float64")
+
+
+class Draw(NamedTuple):
+    """A fitted map, and the mean of its features over the rows it was fitted on (None: they are not centred)."""
+
+    map: Any
+    mean: Array | None
+
+
+class Draws:
+    """Draws of the last step of `features` from seeds of their own; the steps before it are fitted once.
+
+    Parameters
+    ----------
+    features : transformer
+    seed : numpy.random.SeedSequence
+        Draw d has the seed that belongs to the key ("draw", d), however many there are.
+    normalize, center : bool
+        Whether rows of features are divided by their norms, then centred on the mean of the fitted rows.
+    product_dtype : str or None
+        What the features are rounded to in the end; None: the dtype they came in.
+    batch_size : int or None
+    owner : str
+        Whose `features` these are, for error messages.
+    """
+
+    def __init__(
+        self,
+        features: Any,
+        seed: np.random.SeedSequence,
+        *,
+        normalize: bool,
+        center: bool,
+        product_dtype: str | None,
+        batch_size: int | None,
+        owner: str,
+    ):
+        self.before, self.step = _split(features)
+        check_features(self.step, owner)
+        self.seed, self.normalize, self.center = seed, normalize, center
+        self.product_dtype, self.batch_size, self.owner = product_dtype, batch_size, owner
+
+    @property
+    def settings(self) -> tuple[Any, ...]:
+        """What must be the same for all draws."""
+        return self.normalize, self.center, self.product_dtype
+
+    def check_number(self, n_draws: int) -> None:
+        """Raise if there are to be several draws of what is not random."""
+        if n_draws > 1 and not _seeds(self.step):
+            rule = "1 if the last step of 'features' has no 'random_state'"
+            raise ValueError(message(self.owner, "n_draws", rule, n_draws))
+
+    def fit(self, X: Any) -> Any:
+        """Fit the steps before the map and return the rows as they come to it."""
+        return X if self.before is None else self.before.fit_transform(X)
+
+    def rows(self, X: Any) -> Any:
+        """Rows as they come to the map."""
+        return X if self.before is None else self.before.transform(X)
+
+    def draw(self, number: int, rows: Any) -> tuple[Draw, Array]:
+        """A draw fitted on some rows, and their features."""
+        feature_map = clone(self.step)
+        seed = keyed(self.seed, "draw", number)
+        feature_map.set_params(
+            **{name: int(keyed(seed, name).generate_state(1)[0]) for name in _seeds(feature_map)}
+        )  # an int, which other libraries' maps take as well
+        feature_map.fit(rows, None)
+        mean = wide = dtype = None
+        for part, Z, original in self._wide_blocks(feature_map, rows):
+            xp: Any = _array.namespace(Z)
+            if wide is None:
+                wide = xp.empty((n_rows_of(rows), Z.shape[1]), dtype=Z.dtype, device=_array.device(Z))
+            wide[part], dtype = Z, original
+        assert wide is not None  # there is a row at least
+        if self.center:
+            xp = _array.namespace(wide)
+            mean = xp.astype(xp.mean(wide, axis=0, dtype=xp.float64), wide.dtype)
+            wide -= mean
+        return Draw(_apart(feature_map, rows), mean), self._rounded(wide, dtype)
+
+    def blocks(self, draw: Draw, rows: Any) -> Iterator[tuple[slice, Array]]:
+        """Yield the features of a draw for blocks of rows, with their places."""
+        for part, Z, dtype in self._wide_blocks(_apart(draw.map, rows), rows):
+            if draw.mean is not None:
+                Z = Z - to_library(draw.mean, Z)
+            yield part, self._rounded(Z, dtype)
+
+    def _wide_blocks(self, feature_map: Any, rows: Any) -> Iterator[tuple[slice, Array, Any]]:
+        """Yield places, features in float32 or float64, and the dtype they came in."""
+        first = self._transform(feature_map, take_rows(rows, slice(0, 1)))
+        if not first.shape[1]:
+            raise ValueError(message(self.owner, "features", "a transformer with at least one feature", first))
+        step = self.batch_size or block_rows(int(first.shape[1]), first.dtype.itemsize, first)
+        for start in range(0, n_rows_of(rows), step):
+            part = slice(start, min(start + step, n_rows_of(rows)))
+            Z = self._transform(feature_map, take_rows(rows, part))
+            yield part, self._normalized(Z), Z.dtype
+
+    def _transform(self, feature_map: Any, X: Any) -> Array:
+        """Features as a dense matrix of floating-point numbers."""
+        Z = feature_map.transform(X)
+        if _array.is_sparse(Z):
+            Z = Z.toarray()
+        elif not _array.is_array(Z):
+            Z = Z.to_numpy() if hasattr(Z, "to_numpy") else np.asarray(Z)
+        if Z.ndim != 2:
+            raise ValueError(message(self.owner, "features", "a transformer with 2-D results", Z))
+        Z = Z.detach() if _array.is_torch(Z) else Z
+        xp: Any = _array.namespace(Z)
+        if not xp.isdtype(Z.dtype, "real floating"):
+            return xp.astype(Z, xp.float64)
+        return Z.astype(np.float32) if _array.is_numpy(Z) and Z.dtype.itemsize < 4 else Z
+
+    def _normalized(self, Z: Array) -> Array:
+        """Rows over their norms, or as they are, in float32 at least; zero stays zero."""
+        xp: Any = _array.namespace(Z)
+        Z = xp.astype(Z, xp.float32) if Z.dtype.itemsize < 4 else Z
+        peak = xp.max(xp.abs(Z), axis=1)
+        if not bool(xp.all(xp.isfinite(peak))):
+            raise ValueError(message(self.owner, "X", "free of NaN and infinity, and its features as well", Z))
+        if not self.normalize:
+            return Z
+        Z = Z / _or_one(peak)  # squares of features of any size then neither overflow nor vanish
+        return Z / _or_one(xp.sqrt(xp.sum(Z * Z, axis=1)))
+
+    def _rounded(self, Z: Array, dtype: Any) -> Array:
+        xp: Any = _array.namespace(Z)
+        if self.product_dtype == "bfloat16" and _array.is_numpy(Z):
+            rule = "'float32' or 'float64' for features in NumPy arrays, which have no bfloat16"
+            raise ValueError(message(self.owner, "product_dtype", rule, self.product_dtype, "Pass X as torch tensor."))
+        return xp.astype(Z, getattr(xp, self.product_dtype) if self.product_dtype else dtype, copy=False)
+
+
+def check_draws(
+    n_draws: Any, normalize: Any, center: Any, product_dtype: Any, batch_size: Any, progress: Any, owner: str
+) -> None:
+    """Check the parameters that draws have, wherever these are asked for."""
+    check_int(n_draws, "n_draws", owner, minimum=1)
+    check_bool(normalize, "normalize", owner)
+    check_bool(center, "center", owner)
+    if product_dtype is not None:
+        check_choice(product_dtype, "product_dtype", owner, PRODUCT_DTYPES)
+    if batch_size is not None:
+        check_int(batch_size, "batch_size", owner, minimum=1)
+    check_bool(progress, "progress", owner)
+
+
+def _split(features: Any) -> tuple[Pipeline | None, Any]:
+    """The steps before the last one, unfitted, and the last one."""
+    before: list[tuple[str, Any]] = []
+    while isinstance(features, Pipeline):
+        before += [(f"{len(before)}-{name}", step) for name, step in features.steps[:-1]]
+        features = features.steps[-1][1]
+    return (clone(Pipeline(before)) if before else None), features
+
+
+def _apart(feature_map: Any, rows: Any) -> Any:
+    """On a GPU a copy of the map: what maps keep on the device would add up over the draws."""
+    return deepcopy(feature_map) if _array.is_torch(rows) and rows.device.type == "cuda" else feature_map
+
+
+def _seeds(step: Any) -> list[str]:
+    """Names of the parameters that are seeds, those of maps within maps too."""
+    names = step.get_params(deep=True) if hasattr(step, "get_params") else {}
+    return sorted(name for name in names if name == "random_state" or name.endswith("__random_state"))
+
+
+def _or_one(norms: Array) -> Array:
+    """A column of norms to divide by."""
+    xp: Any = _array.namespace(norms)
+    return xp.where(norms > 0, norms, xp.ones_like(norms))[:, None]

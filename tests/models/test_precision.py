@@ -1,0 +1,85 @@
+"""Products on CUDA devices are exact whatever torch is set to, and its settings come back."""
+
+from __future__ import annotations
+
+import contextlib
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ntkit.models import _statistics
+from ntkit.models._precision import exact_products
+
+torch = pytest.importorskip("torch")
+FLAGS = torch.backends.cuda.matmul
+REDUCED = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_precision_reduction")
+
+
+@pytest.fixture
+def settings():
+    """Bring all settings back."""
+    before = {name: getattr(FLAGS, name) for name in ("fp32_precision", *REDUCED)}
+    yield
+    for name, value in before.items():
+        setattr(FLAGS, name, value)
+
+
+def current():
+    return [getattr(FLAGS, name) for name in ("fp32_precision", *REDUCED)]
+
+
+@pytest.mark.usefixtures("settings")
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+@pytest.mark.parametrize("bf16", [True, False])
+@pytest.mark.parametrize("fp16", [True, False])
+def test_settings_come_back(precision, bf16, fp16):
+    FLAGS.fp32_precision = precision
+    for name, value in zip(REDUCED, (bf16, fp16), strict=True):
+        setattr(FLAGS, name, value)
+    with contextlib.suppress(KeyError), exact_products():
+        assert current() == ["ieee", False, False]
+        raise KeyError
+    assert current() == [precision, bf16, fp16]
+
+
+@pytest.mark.usefixtures("settings")
+def test_sums_in_one_step_stay_so():
+    """With (False, False) the user has also said that sums are not to be split."""
+    name = REDUCED[0]
+    if not hasattr(FLAGS, f"{name}_split_k"):
+        pytest.skip("this torch has no such setting")
+    setattr(FLAGS, name, (False, False))
+    with exact_products():
+        pass
+    assert not getattr(FLAGS, f"{name}_split_k")
+
+
+class OnDevice:
+    """Features that say that they are on a CUDA device, and note in which precision they are multiplied."""
+
+    device = SimpleNamespace(type="cuda")
+
+    def __init__(self, values):
+        self.values, self.seen = values, []
+
+    @property
+    def T(self):
+        return self
+
+    def __matmul__(self, other):
+        self.seen.append(current())
+        return other.values.T @ other.values
+
+
+@pytest.mark.usefixtures("settings")
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_gram_matrices_on_devices_slow_at_float64(precision, monkeypatch, rng):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 6))
+    FLAGS.fp32_precision = precision
+    Z = rng.standard_normal((20, 3)).astype(np.float32)
+    total, features = torch.ones((3, 3), dtype=torch.float64), OnDevice(torch.from_numpy(Z))
+    _statistics._add_on_device(total, features)
+    assert features.seen == [["ieee", False, False]]
+    assert FLAGS.fp32_precision == precision
+    np.testing.assert_allclose(total.numpy(), 1 + Z.T @ Z, rtol=1e-6)
