@@ -26,13 +26,21 @@ if TYPE_CHECKING:
     )
     from ntkit.features import (
         ArcsinhScaler,
+        CNTKSketch,
+        FlipAveraged,
         GradientFeatures,
+        ImageStandardizer,
+        NetworkFeatures,
         NTKFeatures,
         NTKPolynomialSketch,
         NTKRandomFeatures,
         NTKSketch,
+        PatchWhitening,
         PolynomialSketch,
         RandomFourierFeatures,
+        ZCAWhitening,
+        flip_images,
+        with_flips,
     )
     from ntkit.kernels import network_kernel
     from ntkit.models import (
@@ -40,6 +48,9 @@ if TYPE_CHECKING:
         FeatureRidgeClassifier,
         FeatureRidgeSearch,
         FeatureRidgeSearchClassifier,
+        GramRidge,
+        GramRidgeClassifier,
+        gram_matrix,
     )
     from ntkit.persistence import load, save
 
@@ -60,41 +71,62 @@ _SUBMODULES = (
 )
 _NAMES = {
     "ArcsinhScaler": "ntkit.features",
+    "CNTKSketch": "ntkit.features",
     "FeatureRidge": "ntkit.models",
     "FeatureRidgeClassifier": "ntkit.models",
     "FeatureRidgeSearch": "ntkit.models",
     "FeatureRidgeSearchClassifier": "ntkit.models",
+    "FlipAveraged": "ntkit.features",
     "GradientFeatures": "ntkit.features",
+    "GramRidge": "ntkit.models",
+    "GramRidgeClassifier": "ntkit.models",
+    "ImageStandardizer": "ntkit.features",
     "NTKFeatures": "ntkit.features",
     "NTKPolynomialSketch": "ntkit.features",
     "NTKRandomFeatures": "ntkit.features",
     "NTKSketch": "ntkit.features",
+    "NetworkFeatures": "ntkit.features",
+    "PatchWhitening": "ntkit.features",
     "PolynomialSketch": "ntkit.features",
     "RandomFourierFeatures": "ntkit.features",
+    "ZCAWhitening": "ntkit.features",
+    "flip_images": "ntkit.features",
+    "gram_matrix": "ntkit.models",
     "load": "ntkit.persistence",
     "network_kernel": "ntkit.kernels",
     "save": "ntkit.persistence",
+    "with_flips": "ntkit.features",
 }
 
 __all__ = [
     "ArcsinhScaler",
+    "CNTKSketch",
     "FeatureRidge",
     "FeatureRidgeClassifier",
     "FeatureRidgeSearch",
     "FeatureRidgeSearchClassifier",
+    "FlipAveraged",
     "GradientFeatures",
+    "GramRidge",
+    "GramRidgeClassifier",
+    "ImageStandardizer",
     "NTKFeatures",
     "NTKPolynomialSketch",
     "NTKRandomFeatures",
     "NTKSketch",
+    "NetworkFeatures",
+    "PatchWhitening",
     "PolynomialSketch",
     "RandomFourierFeatures",
+    "ZCAWhitening",
     "__version__",
     "datasets",
     "diagnostics",
     "display",
     "distributed",
     "features",
+    "flip_images",
+    "gram_matrix",
     "kernels",
     "load",
     "models",
@@ -104,6 +136,7 @@ __all__ = [
     "save",
     "sketches",
     "tables",
+    "with_flips",
 ]
 
 

@@ -358,9 +358,12 @@ def _execute_rows(program: Program, inputs: list[Array], dtype: Any, batch_size:
     xp: Any = _array.namespace(first)
     differentiable = _array.is_torch(first) and _wants_gradient(inputs)
     if _array.has_triton(first) and not differentiable:
-        from ntkit.sketches import _triton
+        from ntkit.sketches import _products_triton, _triton
 
-        return _triton.execute(program, [x.detach().to(dtype) for x in inputs], batch_size)
+        inputs = [x.detach().to(dtype) for x in inputs]
+        if dtype in (xp.bfloat16, xp.float16) and _products_triton.suits(program):
+            return _products_triton.execute(program, inputs)
+        return _triton.execute(program, inputs, batch_size)
     half = dtype not in (xp.float32, xp.float64)  # 16-bit numbers are computed in float32 and rounded at the end
     wide = xp.float32 if half else dtype
     if _array.is_torch(first) and half:

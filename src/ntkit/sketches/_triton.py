@@ -71,14 +71,14 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
             return targets[number]
         return torch.empty((out.shape[0], program.sizes[number]), dtype=out.dtype, device=out.device)
 
-    normalized = _normalized(program) if out.dtype in _PARTS else {}
+    normalized = normalized_values(program) if out.dtype in _PARTS else {}
 
     def run(number: int, values: dict[int, Any]) -> Any:
         step = program.steps[number]
         tables = program.cache.setdefault((out.device, out.dtype, number), {})
-        if any(isinstance(values[value], _Normalized) for value in operands(step)):
+        if any(isinstance(values[value], Normalized) for value in operands(step)):
             # Of the steps that normalize a value, the last gets what its kernel has already computed.
-            done = next(x for value in operands(step) if isinstance(x := values[value], _Normalized))
+            done = next(x for value in operands(step) if isinstance(x := values[value], Normalized))
             return done.rows if number == done.last else done
         if isinstance(step, Load) and step.constant is None:
             return _Scaled(inputs[step.source], step.scale)
@@ -94,10 +94,10 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
                 last, by, factor, floor = normalized[number]
                 scale = None if by is None else _computed(values[by])
                 rows = _launch(step, transforms, tables, place(last), by=scale, factor=factor, floor=floor)
-                return _Normalized(rows, last)
+                return Normalized(rows, last)
             return _launch(step, transforms, tables, place(number))
         if isinstance(step, Dense | Norm | Scale | Activate | Gather | Product):
-            return _elementwise(step, [_computed(values[value]) for value in operands(step)], tables)
+            return elementwise(step, [_computed(values[value]) for value in operands(step)], tables)
         wide = torch.float64 if out.dtype == torch.float64 else torch.float32  # sums of halves need more digits
         known = {value: _computed(x).to(wide) for value, x in read.items()}
         return _agnostic.evaluate(program, number, known, [x.to(wide) for x in inputs]).to(out.dtype)
@@ -108,7 +108,7 @@ def _execute_batch(program: Program, inputs: list[torch.Tensor], out: torch.Tens
             view.copy_(_computed(result))
 
 
-def _normalized(program: Program) -> dict[int, tuple[int, int | None, float, float]]:
+def normalized_values(program: Program) -> dict[int, tuple[int, int | None, float, float]]:
     """Values read only to be divided by their norms: (last step of that, value of the new norm, factor, floor)."""
     if "normalized" in program.cache:
         return program.cache["normalized"]
@@ -137,7 +137,7 @@ def _normalized(program: Program) -> dict[int, tuple[int, int | None, float, flo
     return found
 
 
-def _elementwise(step: Any, read: list[torch.Tensor], tables: dict[str, Any]) -> torch.Tensor:
+def elementwise(step: Any, read: list[torch.Tensor], tables: dict[str, Any]) -> torch.Tensor:
     """Steps that torch computes in one or two passes; `tables` keeps matrices and draws on the device."""
     x = read[0]
     if isinstance(step, Norm):  # summed in float64: squares cannot overflow; halves could not hold the result
@@ -195,7 +195,7 @@ class _Transform:
 
 
 @dataclass(frozen=True, eq=False)
-class _Normalized:
+class Normalized:
     """Rows already divided by their norms, until the `last` of the steps that say so."""
 
     rows: torch.Tensor
