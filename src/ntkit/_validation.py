@@ -19,7 +19,7 @@ from ntkit._array import Array
 
 def describe(value: object) -> str:
     """Short text for a value in an error message."""
-    if hasattr(value, "shape") and hasattr(value, "dtype"):
+    if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type):
         return f"{type(value).__name__} of shape {tuple(value.shape)} and dtype {value.dtype}"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

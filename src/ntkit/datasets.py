@@ -122,8 +122,8 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
         One of :func:`dataset_names`.
     data_home : path, optional
         Folder with the files. The next places are the folder that the environment variable ``NTKIT_DATA`` names and,
-        for abalone, california_housing, magic04, mnist and mushroom, a download by scikit-learn, which keeps what it
-        gets in `data_home` (None: its own default). digits comes with scikit-learn.
+        for abalone, california_housing, cifar10, magic04, mnist and mushroom, a download by scikit-learn, which keeps
+        what it gets in `data_home` (None: its own default). digits comes with scikit-learn.
 
     Returns
     -------
@@ -256,6 +256,17 @@ def _fetch_mnist(data_home: str | None) -> Arrays:
     return {"X_train": images[:60000], "y_train": labels[:60000], "X_test": images[60000:], "y_test": labels[60000:]}
 
 
+def _fetch_cifar(data_home: str | None) -> Arrays:
+    X, y = _open_ml("CIFAR_10", data_home)
+    rows = X.to_numpy().astype(np.uint8)
+    _check_shape(rows, (60000, 3072))
+    images = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
+    labels = y.astype(int).to_numpy()
+    if images[0, 0, 0].tolist() != [59, 62, 63] or labels[50000:50010].tolist() != [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]:
+        raise ValueError("the images came in another order than the training and test batches have")
+    return {"X_train": images[:50000], "y_train": labels[:50000], "X_test": images[50000:], "y_test": labels[50000:]}
+
+
 def _fetch_abalone(data_home: str | None) -> Arrays:
     X, y = _open_ml("abalone", data_home)
     sex = X.iloc[:, 0].astype(str).to_numpy()
@@ -321,7 +332,12 @@ _SOURCES = {
     "california_housing": _Source(
         ("california_housing.npz",), "regression", "MedHouseVal", _CALIFORNIA, fetch=_fetch_california
     ),
-    "cifar10": _Source(("cifar10_train_1.npz", "cifar10_train_2.npz", "cifar10_test.npz"), "classification", "class"),
+    "cifar10": _Source(
+        ("cifar10_train_1.npz", "cifar10_train_2.npz", "cifar10_test.npz"),
+        "classification",
+        "class",
+        fetch=_fetch_cifar,
+    ),
     "connect4": _Source(("uci_connect4.npz",), "classification", "outcome", _SQUARES, _one_hot_squares),
     "digits": _Source((), "classification", "digit", fetch=_fetch_digits),
     "elevation": _Source(("sphere_elevation_etopo20.npz",), "regression", "elevation", ("x", "y", "z"), _sphere_points),

@@ -35,7 +35,8 @@ def kernel_error(
     ----------
     feature_map : transformer
         A fitted map: one of ntkit, or any other with `kernel` given.
-    X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features)
+    X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features), or images of shape \
+            (n_images, height, width, channels) for maps that take them
     kernel : str, network or callable, optional
         The exact kernel, as :func:`ntkit.kernels.gram` takes it; by default the one that a map of ntkit is for.
     n_samples : int, default=1000

@@ -18,7 +18,9 @@ from sklearn.base import clone
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._validation import describe
+from ntkit.features._images import as_floats
 from ntkit.models._blocks import Block, Source, as_arrays, take_rows
+from ntkit.models._checks import result_dtype
 from ntkit.models._statistics import Statistics
 
 __all__ = ["first_rows", "map_rows"]
@@ -33,12 +35,14 @@ def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None,
     Parameters
     ----------
     function : callable
-        From rows to an array with as many rows.
+        From rows, or images (n, height, width, channels), to an array with as many rows.
     X : Dask array or data frame
+        Chunked along the rows only.
     n_columns : int or None
         Columns of the result; None: it has one axis.
     dtype : dtype, optional
-        Of the result; by default that of X if it is floating, else float64.
+        Of the result; by default that of features: float32 if X is float32, else float64; of images their own if it
+        is a floating one, and float32 for whole numbers of 8 or 16 bits.
 
     Returns
     -------
@@ -59,8 +63,9 @@ def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None,
     if _is_frame(blocks):
         return blocks.map_partitions(function, meta=meta)
     if n_columns is None:
-        return blocks.map_blocks(function, drop_axis=1, dtype=dtype, meta=meta)
-    return blocks.map_blocks(function, chunks=(blocks.chunks[0], (n_columns,)), dtype=dtype, meta=meta)
+        return blocks.map_blocks(function, drop_axis=list(range(1, blocks.ndim)), dtype=dtype, meta=meta)
+    chunks = blocks.chunks[0], (n_columns,)
+    return blocks.map_blocks(function, chunks=chunks, drop_axis=list(range(2, blocks.ndim)), dtype=dtype, meta=meta)
 
 
 class _OfRows:
@@ -71,7 +76,10 @@ class _OfRows:
         self.__name__ = getattr(function, "__name__", type(function).__name__)  # for Dask's keys
 
     def __call__(self, rows: Any) -> Array:
-        return self.function(rows) if rows.shape[0] else self.empty
+        if not rows.shape[0]:
+            return self.empty
+        values = self.function(rows)
+        return values.astype(self.empty.dtype, copy=False) if _array.is_numpy(values) else values
 
 
 def first_rows(X: Any) -> Any:
@@ -284,8 +292,10 @@ def _combine_scalers(step: Any, parts: list[Any]) -> None:
 
 def _rows_together(X: Any, name: str = "X") -> Any:
     """The collection, if its rows are whole."""
-    if not _is_frame(X) and X.ndim == 2 and len(X.chunks[1]) > 1:
-        raise ValueError(f"{name} is chunked along axis 1 ({len(X.chunks[1])} chunks); use {name}.rechunk({{1: -1}}).")
+    cut = {} if _is_frame(X) else {axis: len(parts) for axis, parts in enumerate(X.chunks) if axis and len(parts) > 1}
+    if cut:
+        places = " and ".join(f"axis {axis} ({number} chunks)" for axis, number in cut.items())
+        raise ValueError(f"{name} is chunked along {places}; use {name}.rechunk({dict.fromkeys(cut, -1)}).")
     return X
 
 
@@ -300,5 +310,4 @@ def _delayed(X: Any) -> list[Any]:
 
 def _floating(X: Any) -> Any:
     """Dtype of features of a collection."""
-    kinds = [X.dtype] if hasattr(X, "dtype") else list(X.dtypes)
-    return np.float32 if all(kind == np.float32 for kind in kinds) else np.float64
+    return as_floats(np.empty(0, X.dtype)).dtype if X.ndim == 4 else result_dtype(X)

@@ -18,7 +18,7 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:  # noqa: A
     """Check what is inside."""
     if state is not None:
         raise ValueError(f"{where} has unknown content")
-    if not hasattr(model, "steps"):
+    if type(model).__name__ == "FrozenEstimator":  # which shows the attributes of what it holds
         if type(model.estimator).__name__ not in CLASSES:
             raise TypeError(f"{where} must have an estimator, not {describe(model.estimator)}")
         return

@@ -37,23 +37,31 @@ class Saved(NamedTuple):
     parameters: tuple[str, ...] | None = None
     """None: all. Others must have their defaults."""
     arrays: tuple[str, ...] = ()
-    """Fitted attributes of scalers."""
+    """Fitted attributes of scalers and of what makes images from images."""
 
 
 _SCALING = "sklearn.preprocessing"
 CLASSES = {
+    "CNTKSketch": Saved("ntkit.features.cntk", "maps"),
     "FeatureRidge": Saved("ntkit.models.ridge", "models"),
     "FeatureRidgeClassifier": Saved("ntkit.models.ridge", "models"),
     "FeatureRidgeSearch": Saved("ntkit.models.search", "searches"),
     "FeatureRidgeSearchClassifier": Saved("ntkit.models.search", "searches"),
+    "FlipAveraged": Saved("ntkit.features.flips", "flips"),
     "GradientFeatures": Saved("ntkit.features.gradient", "maps"),
+    "GramRidge": Saved("ntkit.models.gram", "grams"),
+    "GramRidgeClassifier": Saved("ntkit.models.gram", "grams"),
+    "ImageStandardizer": Saved("ntkit.features.preprocessing", "images", arrays=("mean_", "scale_")),
     "NTKFeatures": Saved("ntkit.features.front", "maps"),
     "NTKPolynomialSketch": Saved("ntkit.features.ntk", "maps"),
     "NTKRandomFeatures": Saved("ntkit.features.ntk", "maps"),
     "NTKSketch": Saved("ntkit.features.ntk", "maps"),
+    "NetworkFeatures": Saved("ntkit.features.network", "maps"),
+    "PatchWhitening": Saved("ntkit.features.preprocessing", "images", arrays=("channel_mean_", "mean_", "components_")),
     "PolynomialSketch": Saved("ntkit.features.polynomial", "maps"),
     "RandomFourierFeatures": Saved("ntkit.features.fourier", "maps"),
     "TableEncoder": Saved("ntkit.tables", "tables"),
+    "ZCAWhitening": Saved("ntkit.features.preprocessing", "images", arrays=("mean_", "whitening_")),
     "FrozenEstimator": Saved("sklearn.frozen", "containers", ("estimator",)),
     "Pipeline": Saved("sklearn.pipeline", "containers", ("steps", "verbose")),
     "MaxAbsScaler": Saved(_SCALING, "scalers", ("copy",), ("scale_", "max_abs_")),

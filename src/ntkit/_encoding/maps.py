@@ -5,20 +5,25 @@ So files are small, and no index from a file gets near compiled code.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from ntkit import __version__
+from ntkit._encoding.draws import count_draws
 from ntkit._encoding.estimators import OtherDrawsError, Reader, Writer, as_seed, column_names, read_columns, read_seed
 from ntkit._encoding.values import require
 from ntkit._validation import check_bool, check_int, check_real
+from ntkit.features._images import check_image_shape
 
 MARK = "_n_features_out"
 MOST_DRAWS = 2**34
 _MOST_FEATURES = {False: 2**27, True: 2**31 - 1}  # of dense, of sparse rows
-_DEEPEST = 10**4
-_KEYS = ("n_features_in_", "feature_names_in_", "sparse", "seed", "lengthscale_", "n_components_", "fingerprint")
+_KEYS = (
+    "n_features_in_", "feature_names_in_", "image_shape_", "sparse", "seed", "lengthscale_", "n_components_",
+    "fingerprint",
+)  # fmt: skip
 
 
 def n_columns(model: Any) -> int:
@@ -31,6 +36,7 @@ def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[
     state = {
         "n_features_in_": int(model.n_features_in_),
         "feature_names_in_": column_names(model),
+        "image_shape_": list(model.image_shape_) if hasattr(model, "image_shape_") else None,
         "sparse": bool(model._sparse),
         "seed": writer.value(as_seed(model._seed), where),
         "lengthscale_": getattr(model, "lengthscale_", None),
@@ -56,6 +62,7 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
     sparse = check_bool(state["sparse"], "sparse", where)
     most = _MOST_FEATURES[sparse]
     n_features = check_int(state["n_features_in_"], "n_features_in_", where, minimum=1, maximum=most)
+    shape = _read_shape(model, state, n_features, where)
     seed = read_seed(reader, state["seed"], where)
     given = {"random_state": model.random_state}
     if hasattr(model, "lengthscale"):
@@ -65,14 +72,27 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
         raise ValueError(f"{where} has no length scale")
     if not _gives(model.random_state, seed):
         model.random_state = seed
-    n_draws = _count_draws(model, n_features)
+    n_draws = count_draws(model, shape)
     if n_draws > MOST_DRAWS:
         raise ValueError(f"{where} needs some {float(n_draws):.1e} random numbers, more than {MOST_DRAWS:.1e}")
-    model.fit(_rows(1, n_features, sparse=sparse))
+    rows = _rows(1, n_features, sparse=sparse)
+    model.fit(rows if len(shape) == 1 else rows.reshape(1, *shape))
     for name, value in given.items():
         setattr(model, name, value)
     read_columns(model, state, where)
     _check_draws(reader, model, state, where)
+
+
+def _read_shape(model: Any, state: dict[str, Any], n_features: int, where: str) -> tuple[int, ...]:
+    """Shape of an image, (height, width, channels), or of a row, (features,)."""
+    shape = check_image_shape(state["image_shape_"], where)
+    if shape is None:
+        if getattr(model, "image_shape", None) is not None:
+            raise ValueError(f"{where} must have the shape of its images")
+        return (n_features,)
+    if state["sparse"] or prod(shape) != n_features:
+        raise ValueError(f"{where} must have dense images of {n_features} numbers, not of the shape {shape}")
+    return shape
 
 
 def _gives(random_state: Any, seed: np.random.SeedSequence) -> bool:
@@ -100,6 +120,7 @@ def _fingerprint(model: Any) -> np.ndarray:
     size = getattr(model, "lengthscale_", 1.0)
     size /= getattr(model, "gamma", 1.0) ** 0.5 or 1.0
     X = _rows(3, model.n_features_in_, sparse=model._sparse, size=size)
+    X = X.reshape(3, *model.image_shape_) if hasattr(model, "image_shape_") else X
     chosen = np.unique(np.linspace(0, n_columns(model) - 1, 16).astype(np.int64))
     with np.errstate(all="ignore"):
         return np.asarray(model._transform(X))[:, chosen]
@@ -119,44 +140,3 @@ def _rows(n_rows: int, n_features: int, *, sparse: bool, size: float = 0.0) -> A
 
     starts = np.arange(n_rows + 1) * len(columns)
     return csr_matrix((values.ravel(), np.tile(columns, n_rows), starts), shape=(n_rows, n_features))
-
-
-def _count_draws(model: Any, d: int) -> int:
-    """Bound for the random numbers that a map for rows of d features draws, after a check of its sizes."""
-    name = type(model).__name__
-    sizes = {
-        key: check_int(value, key, name, minimum=1)
-        for key, value in model.get_params(deep=False).items()
-        if (key in ("depth", "width", "gibbs_sweeps") or key.endswith(("degree", "components")))
-        and value is not None
-        and value != "auto"
-    }
-    depth = check_int(sizes.get("depth", 1), "depth", name, maximum=_DEEPEST)
-    if name == "NTKFeatures":
-        d += 1
-        name = {"random": "NTKRandomFeatures", "gradient": "GradientFeatures"}.get(model.method, "")
-    if name == "GradientFeatures":
-        return _count_weights(model, d, depth)
-    if name == "RandomFourierFeatures":
-        return d * (sizes["n_components"] + 1)
-    if name == "NTKRandomFeatures":
-        half = sizes["n_components"] // 2 + 1
-        hidden, steps = sizes.get("hidden_components", half), sizes.get("step_components", half)
-        return sizes.get("gibbs_sweeps", 1) * (max(hidden, 2 * half) + steps) * (d + (depth - 1) * hidden)
-    # Trees: less than ten nodes for each degree, with two rows and two signs for each component.
-    largest = max([256, *(value for key, value in sizes.items() if key == "width" or key.endswith("components"))])
-    degree = sum(value for key, value in sizes.items() if key.endswith("degree")) or 128
-    dense = largest**2 if getattr(model, "projection", False) else 0
-    return 10 * degree * (2 * d + 8 * largest * depth) + dense
-
-
-def _count_weights(model: Any, d: int, depth: int) -> int:
-    """Weights of the network whose gradients are the features."""
-    from ntkit.features.gradient import GradientFeatures, _shapes
-    from ntkit.networks import fully_connected
-
-    if not isinstance(model, GradientFeatures):
-        model = GradientFeatures(fully_connected(depth), n_components=model.n_components)
-    model.n_features_in_ = d
-    layers = model._check_layers()
-    return sum(fan_out * fan_in for fan_out, fan_in in _shapes(layers, d, model._width(layers)))

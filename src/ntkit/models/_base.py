@@ -20,9 +20,9 @@ from ntkit._estimator import AllOrNothing
 from ntkit._files import FileError
 from ntkit._random import RandomState, keyed, row_uniforms, seed_sequence
 from ntkit._validation import check_bool, check_choice, check_int, message
-from ntkit.models._blocks import Block, Source, as_rows, as_source, block_rows, n_rows_of, take_rows
+from ntkit.models._blocks import Block, Source, as_rows, as_source, block_rows, n_features_of, n_rows_of, take_rows
 from ntkit.models._checkpoint import Checkpoint
-from ntkit.models._checks import check_alphas, check_weight, to_library, to_numpy
+from ntkit.models._checks import check_alphas, check_weight, result_dtype, to_library, to_numpy
 from ntkit.models._features import check_features, default_features, fit_features
 from ntkit.models._solve import solve
 from ntkit.models._statistics import Statistics
@@ -60,9 +60,10 @@ class FeatureModel(AllOrNothing, BaseEstimator):
         Parameters
         ----------
         X : array, data frame, sparse matrix, torch tensor, memory map, Dask collection, iterable or path
-            Rows of shape (n_samples, n_features). An iterable must yield (X, y) or (X, y, sample_weight) blocks; one
-            that can be iterated over again (not a generator) also serves steps that need a pass of their own, such
-            as ``StandardScaler``. A path, or a list of paths, or a folder, names CSV or Parquet files.
+            Rows of shape (n_samples, n_features), or images of shape (n_samples, height, width, channels) for features
+            that take them. An iterable must yield (X, y) or (X, y, sample_weight) blocks; one that can be iterated over
+            again (not a generator) also serves steps that need a pass of their own, such as ``StandardScaler``. A path,
+            or a list of paths, or a folder, names CSV or Parquet files.
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Targets. For an iterable None; for a path the name of the target column, or a list of names.
         sample_weight : array of shape (n_samples,), optional
@@ -97,7 +98,7 @@ class FeatureModel(AllOrNothing, BaseEstimator):
 
         Parameters
         ----------
-        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
+        X : array, data frame, sparse matrix or torch tensor with rows or images
         y : array of shape (n_samples,) or (n_samples, n_targets)
         sample_weight : array of shape (n_samples,), optional
 
@@ -137,7 +138,9 @@ class FeatureModel(AllOrNothing, BaseEstimator):
         self._seed = seed.entropy, seed.spawn_key, seed.pool_size
         self._labels: list[Any] = []
         self.__dict__.pop("_label_dtype", None)
-        features = default_features(keyed(seed, "features")) if self.features is None else self.features
+        features = self.features
+        if features is None:
+            features = default_features(keyed(seed, "features"), getattr(source, "X", None), type(self).__name__)
         self.__dict__.pop("n_features_in_", None)
         self.features_ = fit_features(features, source)
         first = source.first()
@@ -145,7 +148,7 @@ class FeatureModel(AllOrNothing, BaseEstimator):
         if not probe.shape[1]:
             rule = "a transformer with at least one feature"
             raise ValueError(message(type(self).__name__, "features", rule, probe))
-        self.n_features_in_ = getattr(self.features_, "n_features_in_", None) or int(first.X.shape[1])
+        self.n_features_in_ = n_features_of(first.X)
         self.__dict__.pop("feature_names_in_", None)
         if hasattr(self.features_, "feature_names_in_"):
             self.feature_names_in_ = self.features_.feature_names_in_
@@ -239,11 +242,11 @@ class FeatureModel(AllOrNothing, BaseEstimator):
 
     def _transform(self, X: Any) -> Array:
         """Features as a dense array; torch tensors in host memory as NumPy arrays."""
-        columns = getattr(X, "shape", (0, 0))[-1]
-        expected = getattr(self, "n_features_in_", columns)
-        if columns != expected:
+        n_features = n_features_of(X)
+        expected = getattr(self, "n_features_in_", n_features)
+        if n_features != expected:
             name = type(self).__name__
-            raise ValueError(f"X has {columns} features, but {name} is expecting {expected} features as input.")
+            raise ValueError(f"X has {n_features} features, but {name} is expecting {expected} features as input.")
         Z = self.features_.transform(X)
         if _array.is_sparse(Z):
             Z = Z.toarray()
@@ -337,14 +340,11 @@ class FeatureModel(AllOrNothing, BaseEstimator):
         light._statistics = None
         return light
 
-    def _like_rows(self, values: Array, X: Any) -> Array:
-        """Results in the library and the floating dtype of the rows."""
-        if _array.is_torch(X):
-            values = to_library(values, X)
-            return values.to(X.dtype) if X.dtype.is_floating_point else values
-        dtypes = [X.dtype] if hasattr(X, "dtype") else list(getattr(X, "dtypes", [None]))
-        single = all(dtype == np.float32 for dtype in dtypes)
-        return values.astype(np.float32) if single else values
+    def _map_rows(self, function: Any, X: Any, n_columns: int | None, dtype: Any = None) -> Any:
+        """Results for a Dask collection, of the dtype that they have for rows in memory."""
+        from ntkit.distributed import map_rows
+
+        return map_rows(function, X, n_columns=n_columns, dtype=result_dtype(X) if dtype is None else dtype)
 
     def _block_scores(self, X: Any) -> Array:
         Z = self._transform(X)

@@ -6,6 +6,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -206,6 +207,11 @@ def as_rows(X: Any, name: str, owner: str) -> Any:
 def n_rows_of(X: Any) -> int:
     """Number of rows."""
     return int(X.shape[0]) if hasattr(X, "shape") and len(X.shape) else len(X)
+
+
+def n_features_of(X: Any) -> int:
+    """Numbers of a row: its features, or those of all pixels of an image."""
+    return prod(X.shape[1:])
 
 
 def take_rows(X: Any, rows: slice) -> Any:

@@ -45,7 +45,12 @@ def check_labels(y: Any, owner: str) -> np.ndarray:
     y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
     y = check_array(y, ensure_2d=False, dtype=None, input_name="y", estimator=owner)
     y = column_or_1d(y, warn=True)
-    distinct = np.array(list(dict.fromkeys(y.tolist())), dtype=y.dtype)
+    labels = list(dict.fromkeys(y.tolist()))
+    try:
+        sorted(labels)
+    except TypeError as error:  # they have no order
+        raise TypeError(message(owner, "y", "all text or all numbers", labels)) from error
+    distinct = np.array(labels, dtype=y.dtype)
     for start in range(0, len(distinct), 20):  # of more it may say that there are too many for the rows of a block
         check_classification_targets(distinct[start : start + 20])
     return y
@@ -65,6 +70,20 @@ def check_weight(weight: Any, n_rows: int, owner: str) -> np.ndarray:
     if weight.shape != (n_rows,) or not np.isfinite(weight).all() or (weight < 0).any():
         raise ValueError(message(owner, "sample_weight", rule, weight))
     return weight
+
+
+def like_rows(values: Array, X: Any) -> Array:
+    """Results in the library and the floating dtype of the rows."""
+    if _array.is_torch(X):
+        values = to_library(values, X)
+        return values.to(X.dtype) if X.dtype.is_floating_point else values
+    return to_numpy(values).astype(result_dtype(X), copy=False)
+
+
+def result_dtype(X: Any) -> Any:
+    """NumPy dtype of results for rows of an array or a data frame: float32 if all of it is, else float64."""
+    dtypes = [X.dtype] if hasattr(X, "dtype") else list(getattr(X, "dtypes", [None]))
+    return np.float32 if all(dtype == np.float32 for dtype in dtypes) else np.float64
 
 
 def to_numpy(x: Any) -> Any:

@@ -15,15 +15,18 @@ from sklearn.utils import get_tags
 from ntkit import _array
 from ntkit._validation import message
 from ntkit.features._base import FeatureMap
-from ntkit.models._blocks import ArraySource, Source
+from ntkit.features.flips import FlipAveraged
+from ntkit.models._blocks import ArraySource, Source, take_rows
 
 _ROWS = 16384  # per block
 
 
-def default_features(random_state: Any) -> Any:
-    """Columns with their tails drawn in, then features of the NTK of depth 1 with a bias."""
+def default_features(random_state: Any, X: Any, owner: str) -> Any:
+    """Columns with their tails drawn in, then features of the NTK of depth 1 with a bias; an error if X has images."""
     from ntkit.features import ArcsinhScaler, NTKFeatures
 
+    if len(getattr(X, "shape", ())) == 4:
+        raise ValueError(message(owner, "features", "a map of images, such as CNTKSketch(), if X has images", None))
     return Pipeline(
         [
             ("scale", ArcsinhScaler()),
@@ -48,11 +51,25 @@ def fit_features(features: Any, source: Source) -> Any:
     """
     features = clone(features)
     if isinstance(source, ArraySource) and not _is_on_disk(source.X):
-        return features.fit(source.X, None)
+        return _fit_whole(features, source.X)
     done: list[Any] = []
     for step in _steps(features):
         _fit_step(step, source, _transformer(done))
         done.append(step)
+    return features
+
+
+def _fit_whole(features: Any, X: Any) -> Any:
+    """Fit a transformer on all rows.
+
+    Images may be many times as large after the steps of a pipeline (patches): a map of images at its end, which does
+    not look at them, gets one, so that they are not all held.
+    """
+    steps = features.steps if isinstance(features, Pipeline) and features.memory is None else []
+    if len(X.shape) != 4 or len(steps) < 2 or not hasattr(_map_of(steps[-1][1]), "image_shape"):
+        return features.fit(X, None)
+    before = features[:-1].fit(X, None)
+    steps[-1][1].fit(before.transform(take_rows(X, slice(0, 1))))
     return features
 
 
@@ -76,12 +93,19 @@ def _fit_step(step: Any, source: Source, before: Callable[[Any], Any]) -> None:
                 step.partial_fit(before(block.X))
             return
     step.fit(before(source.first().X), None)
-    if isinstance(step, FeatureMap) or not get_tags(step).requires_fit:
+    if _map_of(step) is not None or not get_tags(step).requires_fit:
         return
     remedy = "Fit it on all rows beforehand and pass it in sklearn.frozen.FrozenEstimator"
     if hasattr(step, "partial_fit"):
         remedy += ", or pass an iterable that starts anew each time it is iterated over"
     warnings.warn(f"{type(step).__name__} was fitted on the first block of rows only. {remedy}.", stacklevel=2)
+
+
+def _map_of(step: Any) -> Any:
+    """The map of ntkit that a step is, or takes the mean of over mirror images; None for other steps."""
+    if isinstance(step, FlipAveraged):
+        return _map_of(step.features)
+    return step if isinstance(step, FeatureMap) else None
 
 
 def _transformer(steps: list[Any]) -> Callable[[Any], Any]:

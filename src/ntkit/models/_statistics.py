@@ -24,6 +24,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit.models._precision import exact_products
 
 FLUSH = 16384  # rows whose products are added up in float32 before float64 takes them over
 _FAST_DOUBLE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))  # compute capabilities that are fast at float64
@@ -357,11 +358,8 @@ def _add_on_device(total: Any, Z: Any) -> None:
         for start in range(0, len(total), step):
             total[start:, start : start + step].addmm_(Z[:, start:].T, Z[:, start : start + step])
         return
-    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, False
-    try:
+    with exact_products():
         total += Z.T @ Z
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
 
 
 def _outer(a: Array, b: Array) -> Array:

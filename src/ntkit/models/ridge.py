@@ -16,7 +16,7 @@ from ntkit._validation import message
 from ntkit.models._base import FeatureModel
 from ntkit.models._blocks import as_rows, block_rows, n_rows_of, take_rows
 from ntkit.models._calibrate import left_out_log_loss, log_probabilities, temperature
-from ntkit.models._checks import check_labels, check_targets, to_library, to_numpy
+from ntkit.models._checks import check_labels, check_targets, like_rows, to_library, to_numpy
 from ntkit.models._solve import Covariance
 
 
@@ -136,7 +136,7 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
 
         Parameters
         ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features)
+        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
         return_std : bool, default=False
             Whether to return standard deviations too: of a new target, noise included, in the Bayesian view, where the
             penalty is a Gaussian prior: σ²(1 + 1/W + z̃ᵀ(G + α)⁻¹z̃).
@@ -147,24 +147,22 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
         """
         check_is_fitted(self)
         if _array.is_dask(X):
-            from ntkit.distributed import map_rows
-
             light = self._for_workers()
             light._covariance = None
-            mean = map_rows(light.predict, X, n_columns=self._n_columns)
+            mean = self._map_rows(light.predict, X, self._n_columns)
             if not return_std:
                 return mean
             heavy = copy(light)
             heavy._covariance = self._factorize()
-            return mean, map_rows(_Deviation(heavy), X, n_columns=self._n_columns)
+            return mean, self._map_rows(_Deviation(heavy), X, self._n_columns)
         scores = self._scores(X)
-        mean = self._like_rows(scores if not self._single else scores[:, 0], X)
+        mean = like_rows(scores if not self._single else scores[:, 0], X)
         if not return_std:
             return mean
         xp: Any = _array.namespace(scores)
         noise = to_library(self._solution.noise, scores)
         std = xp.sqrt(noise * (1 + self._spread(X))[:, None])
-        return mean, self._like_rows(std if not self._single else std[:, 0], X)
+        return mean, like_rows(std if not self._single else std[:, 0], X)
 
     def _factorize(self) -> Covariance:
         """What standard deviations are computed from, computed once."""
@@ -294,7 +292,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
 
         Parameters
         ----------
-        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
+        X : array, data frame, sparse matrix or torch tensor with rows or images
         y : array of shape (n_samples,)
         sample_weight : array of shape (n_samples,), optional
         classes : array, optional
@@ -366,7 +364,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
 
         Parameters
         ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features)
+        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
 
         Returns
         -------
@@ -375,18 +373,17 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         self._solve()
         binary = len(self.classes_) == 2
         if _array.is_dask(X):
-            from ntkit.distributed import map_rows
-
-            return map_rows(self._for_workers().decision_function, X, n_columns=None if binary else len(self.classes_))
+            n_columns = None if binary else len(self.classes_)
+            return self._map_rows(self._for_workers().decision_function, X, n_columns)
         scores = self._scores(X)
-        return self._like_rows(scores[:, 1] - scores[:, 0] if binary else scores, X)
+        return like_rows(scores[:, 1] - scores[:, 0] if binary else scores, X)
 
     def predict(self, X: Any) -> Array:
         """Predict the classes of the rows of X.
 
         Parameters
         ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features)
+        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
 
         Returns
         -------
@@ -395,9 +392,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         """
         self._solve()
         if _array.is_dask(X):
-            from ntkit.distributed import map_rows
-
-            return map_rows(self._for_workers().predict, X, n_columns=None, dtype=self.classes_.dtype)
+            return self._map_rows(self._for_workers().predict, X, None, self.classes_.dtype)
         scores = self._scores(X)
         best = _array.namespace(scores).argmax(scores, axis=1)
         if _array.is_torch(X) and self.classes_.dtype.kind in "biuf":
@@ -409,7 +404,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
 
         Parameters
         ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features)
+        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
 
         Returns
         -------
@@ -417,18 +412,16 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         """
         self._solve()
         if _array.is_dask(X):
-            from ntkit.distributed import map_rows
-
-            return map_rows(self._for_workers().predict_log_proba, X, n_columns=len(self.classes_))
+            return self._map_rows(self._for_workers().predict_log_proba, X, len(self.classes_))
         log_p = log_probabilities(to_numpy(self._scores(X)), self._temperature)
-        return self._like_rows(log_p, X)
+        return like_rows(log_p, X)
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, calibrated on the rows left out in the fit.
 
         Parameters
         ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features)
+        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
 
         Returns
         -------
@@ -436,9 +429,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         """
         self._solve()
         if _array.is_dask(X):
-            from ntkit.distributed import map_rows
-
-            return map_rows(self._for_workers().predict_proba, X, n_columns=len(self.classes_))
+            return self._map_rows(self._for_workers().predict_proba, X, len(self.classes_))
         log_p = self.predict_log_proba(X)
         return _array.namespace(log_p).exp(log_p)
 

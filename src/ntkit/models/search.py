@@ -25,7 +25,7 @@ from ntkit._batching import with_progress
 from ntkit._estimator import AllOrNothing
 from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._validation import check_bool, check_int, check_real, message
-from ntkit.features import ArcsinhScaler, NTKFeatures, RandomFourierFeatures
+from ntkit.features import ArcsinhScaler, ImageStandardizer, NTKFeatures, RandomFourierFeatures
 from ntkit.models._blocks import as_rows, n_rows_of
 from ntkit.models._checks import check_alphas, check_labels, check_targets, to_numpy
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
@@ -77,7 +77,8 @@ class Search(AllOrNothing, BaseEstimator):
 
         Parameters
         ----------
-        X : array, data frame or sparse matrix of shape (n_samples, n_features)
+        X : array, data frame or sparse matrix of shape (n_samples, n_features), or images of shape \
+                (n_samples, height, width, channels)
         y : array of shape (n_samples,), or (n_samples, n_targets) for regression
 
         Returns
@@ -175,13 +176,16 @@ class Search(AllOrNothing, BaseEstimator):
         if hasattr(features, "random_state"):
             features.set_params(random_state=int(keyed(self._seed, name, "features").generate_state(1)[0]))
         # Sparse rows keep their zeros; columns of very different size are rare among them.
-        scaler = ArcsinhScaler(with_mean=not _array.is_sparse(X))
+        scaler = ImageStandardizer() if _has_images(X) else ArcsinhScaler(with_mean=not _array.is_sparse(X))
         pipeline = Pipeline([("scale", scaler), ("features", features)])
         # One seed for all: the same rows are left out.
         seed = int(keyed(self._seed, "model").generate_state(1)[0])
         return self._model(pipeline, self.alphas, n_selection=self.n_validation, random_state=seed)
 
     def _candidates(self, X: Any) -> dict[str, Any]:
+        if self.candidates is None and _has_images(X):
+            rule = "a dict of maps of images, such as {'cntk': CNTKSketch()}, if X has images"
+            raise ValueError(message(type(self).__name__, "candidates", rule, self.candidates))
         return default_candidates(int(X.shape[1])) if self.candidates is None else self.candidates
 
     def _check_parameters(self) -> None:
@@ -248,9 +252,10 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
         Seconds that the search and the final fit may take, about: it is checked before every fit against the time that
         fits have taken so far. None: all candidates are compared.
     candidates : dict or None
-        Unfitted transformers by name; they get rows scaled by :class:`ArcsinhScaler`, and `n_components` and
-        `random_state` set where they have them. "passthrough" is linear regression. None: the NTK of depths 1 to 5 and
-        Gaussian kernels of five length scales, see ``results_``.
+        Unfitted transformers by name; they get rows scaled by :class:`ArcsinhScaler` (images by
+        :class:`ImageStandardizer`), and `n_components` and `random_state` set where they have them. "passthrough" is
+        linear regression. None: the NTK of depths 1 to 5 and Gaussian kernels of five length scales, see ``results_``;
+        not for images.
     alphas : float, array of float or None
         As for :class:`FeatureRidge`.
     n_validation : int
@@ -265,7 +270,7 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
     best_name_ : str
         Name of the candidate chosen.
     best_estimator_ : FeatureRidge
-        It, fitted on all rows; its features are a Pipeline of :class:`ArcsinhScaler` and the map.
+        It, fitted on all rows; its features are a Pipeline of the scaler and the map.
     results_ : list of dict
         All fits: "name", "rung", "n_rows", "n_components", "loss" (what they are compared by), "error" (mean squared
         error on rows left out), "alpha", "seconds".
@@ -421,6 +426,10 @@ def _cost(rung: Rung) -> float:
     """Time of a fit, up to a factor: the product ZᵀZ and some factorizations."""
     m = rung.n_components
     return rung.n_rows * m**2 + 4.0 * m**3 + 1e9
+
+
+def _has_images(X: Any) -> bool:
+    return len(X.shape) == 4
 
 
 def _rows(X: Any, numbers: np.ndarray) -> Any:
