@@ -213,12 +213,9 @@ class _Compiler:
 
     def fold(self, rows: int, cols: int, size: int, path: tuple[int, ...]) -> Fold:
         """Draw the signs for a matrix: orthogonal for the rows that are added, as those of :meth:`signs`."""
-        rng = generator(self.seed, *path, "fold")
-        order = power_of_two(cols)
+        rng, order = generator(self.seed, *path, "fold"), power_of_two(cols)
         chosen = rng.permutation(order)[np.arange(rows) // max(size // cols, 1) % order]
-        signs = _hadamard_signs(chosen, rng.permutation(order)[:cols])
-        left, right = (2 * rng.integers(0, 2, n, dtype=np.int8) - 1 for n in (rows, cols))
-        return Fold(signs * left[:, None] * right, size)
+        return Fold(_orthogonal_signs(rng, chosen, cols), size)
 
     def last_sizes(self, columns: Columns, trained_after: int) -> tuple[int, int]:
         """Components of η and φ in the result."""
@@ -277,20 +274,17 @@ class _Compiler:
         return SeriesUnits(layer, forward, derivative, options.normalize, *rotations)
 
     def signs(self, shape: tuple[int, ...], path: tuple[int, ...]) -> np.ndarray:
-        """Random signs for pixels that are added: those of different pixels are orthogonal, if they can be.
+        """Random signs for pixels that are added, (…, columns): orthogonal for different pixels, if they can be.
 
-        Rows of a Hadamard matrix, its columns in random order, times signs in common: what pixels have in common with
-        entries of equal size (the mean of ReLUs, the constant of a series) then cancels exactly, not in the mean only.
+        Rows of a Hadamard matrix, its columns in random order, times signs of the columns and of the rows: what pixels
+        have in common with entries of equal size (the mean of ReLUs, the constant of a series) then cancels exactly,
+        not in the mean only.
         """
-        rng = generator(self.seed, *path, "signs")
         n_pixels, n_columns = prod(shape[:-1]), shape[-1]
-        signs = 2 * rng.integers(0, 2, (n_pixels, n_columns), dtype=np.int8) - 1
-        order = power_of_two(n_columns)
-        if n_pixels <= order:
-            chosen = rng.choice(order, n_pixels, replace=False)
-            places = rng.permutation(order)[:n_columns]
-            signs = signs[0] * _hadamard_signs(chosen, places)
-        return signs.reshape(shape)
+        rng, order = generator(self.seed, *path, "signs"), power_of_two(n_columns)
+        if n_pixels > order:
+            return 2 * rng.integers(0, 2, shape, dtype=np.int8) - 1
+        return _orthogonal_signs(rng, rng.permutation(order)[:n_pixels], n_columns).reshape(shape)
 
     def finish(self, layout: Layout) -> None:
         """Append what makes the features asked for out of the columns."""
@@ -318,9 +312,12 @@ def _with_gaussian_norms(matrix: np.ndarray, rng: np.random.Generator) -> np.nda
     return (matrix * (lengths / np.where(norms > 0, norms, 1.0))[:, None]).astype(np.float32)
 
 
-def _hadamard_signs(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
-    """Rows and columns of a Hadamard matrix."""
-    return 1 - 2 * (np.bitwise_count(rows[:, None] & columns) % 2).astype(np.int8)
+def _orthogonal_signs(rng: np.random.Generator, chosen: np.ndarray, n_columns: int) -> np.ndarray:
+    """Rows of a Hadamard matrix, times random signs of rows and columns; fewer columns are taken at random."""
+    columns = rng.permutation(power_of_two(n_columns))[:n_columns]
+    hadamard = 1 - 2 * (np.bitwise_count(chosen[:, None] & columns) % 2).astype(np.int8)
+    left, right = (2 * rng.integers(0, 2, n, dtype=np.int8) - 1 for n in hadamard.shape)
+    return hadamard * left[:, None] * right
 
 
 def _ending(rest: list[Layer], ending: int | None) -> int | None:

@@ -121,8 +121,8 @@ class CNTKSketch(NetworkMap):
     def _net(self) -> Layer:
         name = type(self).__name__
         check_int(self.depth, "depth", name, minimum=1)
-        sizes = self.kernel_size if isinstance(self.kernel_size, tuple) else (self.kernel_size,)
-        if len(sizes) > 2 or not sizes:
+        sizes = self.kernel_size if isinstance(self.kernel_size, tuple) else (self.kernel_size, self.kernel_size)
+        if len(sizes) != 2:
             raise ValueError(message(name, "kernel_size", "an int ≥ 1 or a pair of them", self.kernel_size))
         for size in sizes:
             check_int(size, "kernel_size", name, minimum=1)
