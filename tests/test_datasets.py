@@ -32,7 +32,7 @@ SHAPES = {
     "shuttle": [(43500, 9), (14500, 9)],
     "year_subset": [(5000, 90), (2000, 90)],
 }
-FETCHED = ("abalone", "california_housing", "magic04", "mnist", "mushroom")
+FETCHED = ("abalone", "california_housing", "cifar10", "magic04", "mnist", "mushroom")
 FILES = {"abalone": "uci_abalone", "california_housing": "california_housing", "connect4": "uci_connect4"}
 
 
@@ -126,7 +126,20 @@ def test_test_parts_belong_to_their_training_parts(name, accuracy):
 def test_cifar_is_in_its_order():
     data = load("cifar10")
     np.testing.assert_array_equal(data.y_test[:10], [3, 8, 8, 0, 6, 6, 1, 6, 3, 1])
+    np.testing.assert_array_equal(data.y[:10], [6, 9, 9, 4, 1, 1, 2, 7, 8, 3])
     np.testing.assert_allclose(data.X[::5].mean(axis=(0, 1, 2)) / 255, [0.4914, 0.4822, 0.4465], atol=5e-3)
+
+
+def test_parts_of_a_data_set_are_put_one_after_the_other(tmp_path):
+    images = np.arange(5 * 2 * 2 * 3, dtype=np.uint8).reshape(5, 2, 2, 3)
+    for part, rows in (("train_1", slice(0, 2)), ("train_2", slice(2, 4)), ("test", slice(4, 5))):
+        key = part.split("_")[0]
+        arrays = {f"X_{key}": images[rows], f"y_{key}": np.arange(5, dtype=np.uint8)[rows]}
+        np.savez(tmp_path / f"cifar10_{part}.npz", **arrays)
+    data = load_dataset("cifar10", data_home=tmp_path)
+    np.testing.assert_array_equal(data.X, images[:4])
+    np.testing.assert_array_equal(data.X_test, images[4:])
+    np.testing.assert_array_equal(np.append(data.y, data.y_test), np.arange(5))
 
 
 def test_connect4_is_one_hot():
@@ -208,8 +221,8 @@ def test_messages_say_what_was_looked_for_and_what_to_do(tmp_path, monkeypatch):
         assert part in str(caught.value)
     assert "cannot be downloaded" in str(caught.value)
     monkeypatch.delenv("NTKIT_DATA")
-    with pytest.raises(FileNotFoundError, match=r"cifar10_train_1.npz, cifar10_train_2.npz, .* in no folder"):
-        load_dataset("cifar10")
+    with pytest.raises(FileNotFoundError, match=r"looked for uci_connect4.npz in no folder, as none was given"):
+        load_dataset("connect4")
     for name in FETCHED:
         with pytest.raises(FileNotFoundError, match=r"Downloading it failed.*no connection.*NTKIT_DATA.*internet"):
             load_dataset(name)
@@ -247,8 +260,7 @@ def played(name, monkeypatch):
     """Let scikit-learn's fetchers return the rows of a file, laid out as OpenML and scikit-learn have them."""
     import pandas as pd
 
-    with np.load(Path(os.environ["NTKIT_DATA"]) / datasets._SOURCES[name].files[0]) as file:
-        arrays = dict(file)
+    arrays = datasets._read([Path(os.environ["NTKIT_DATA"]) / file for file in datasets._SOURCES[name].files])
     if name == "abalone":
         frame = pd.DataFrame({"Sex": pd.Categorical(np.array(["M", "F", "I"])[arrays["sex"]])})
         frame[[f"size{i}" for i in range(7)]] = arrays["X"][:, 3:].astype(np.float64)
@@ -265,6 +277,10 @@ def played(name, monkeypatch):
         frame = pd.DataFrame({key: pd.Categorical(np.array(value)[code]) for (key, value), code in columns})
         frame["stalk-root"] = frame["stalk-root"].cat.remove_categories("?")  # OpenML: a missing value
         target = pd.Series(np.array(["e", "p"])[arrays["y"]], dtype="category")
+    elif name == "cifar10":
+        images = np.concatenate([arrays["X_train"], arrays["X_test"]])
+        frame = pd.DataFrame(images.transpose(0, 3, 1, 2).reshape(-1, 3072))  # one channel after the other
+        target = pd.Series(np.concatenate([arrays["y_train"], arrays["y_test"]]).astype(str), dtype="category")
     elif name == "mnist":
         pixels = np.concatenate([arrays["X_train"], arrays["X_test"]]).reshape(-1, 784)
         frame = pd.DataFrame(pixels)
@@ -309,3 +325,21 @@ def test_another_data_set_of_the_same_name_is_not_taken(monkeypatch):
     monkeypatch.delenv("NTKIT_DATA", raising=False)
     with pytest.raises(FileNotFoundError, match=r"rows of shape \(2, 4\) came where \(4177, 10\) were expected"):
         load_dataset("abalone")
+
+
+@pytest.mark.parametrize("fault", ["channels last", "shuffled"])
+def test_images_in_another_order_are_not_taken(fault, monkeypatch):
+    import pandas as pd
+
+    images = np.zeros((60000, 3, 1024), np.uint8)
+    images[0, :, 0] = 59, 62, 63
+    labels = np.resize([3, 8, 8, 0, 6, 6, 1, 6, 3, 1], 60000)
+    if fault == "channels last":
+        images = images.transpose(0, 2, 1)
+    else:
+        labels = np.roll(labels, 1)
+    frame, target = pd.DataFrame(images.reshape(60000, 3072)), pd.Series(labels.astype(str))
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda *_, **__: (frame, target))
+    monkeypatch.delenv("NTKIT_DATA", raising=False)
+    with pytest.raises(FileNotFoundError, match="the images came in another order"):
+        load_dataset("cifar10")

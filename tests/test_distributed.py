@@ -25,9 +25,13 @@ from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, RobustScale
 from threadpoolctl import threadpool_limits
 
 from ntkit import (
+    CNTKSketch,
     FeatureRidge,
     FeatureRidgeClassifier,
+    FlipAveraged,
     GradientFeatures,
+    ImageStandardizer,
+    NetworkFeatures,
     NTKFeatures,
     NTKPolynomialSketch,
     NTKRandomFeatures,
@@ -35,6 +39,7 @@ from ntkit import (
     PolynomialSketch,
     RandomFourierFeatures,
     distributed,
+    networks,
 )
 from ntkit.models._statistics import Statistics
 
@@ -629,6 +634,96 @@ def test_predictions_carry_no_statistics(X, y):
     assert model.n_samples_seen_ == 2 * N
 
 
+# Images.
+
+
+IMAGE_MAPS = {
+    "cntk": CNTKSketch(2, n_components=16, random_state=0),
+    "network": NetworkFeatures(networks.Sequential(networks.Conv(3), networks.ReLU(), networks.GlobalAvgPool()), 16,
+                               method="random", random_state=0),
+    "flips": FlipAveraged(CNTKSketch(2, n_components=16, random_state=0)),
+}  # fmt: skip
+
+
+@pytest.fixture
+def images(rng):
+    return rng.integers(256, size=(N, 4, 3, 2), dtype=np.uint8)
+
+
+def image_blocks(images, chunks):
+    return da.from_array(images, chunks=(chunks, -1, -1, -1))
+
+
+@SOME_CHUNKINGS
+@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
+@pytest.mark.parametrize("name", ["cntk", "network"])
+def test_features_of_images_are_lazy(name, dtype, chunks, images):
+    images = images.astype(dtype)
+    blocks = image_blocks(images, chunks)
+    features = clone(IMAGE_MAPS[name]).fit(blocks)
+    assert features.image_shape_ == (4, 3, 2)
+    Z = features.transform(blocks)
+    assert Z.chunks == (chunks, (16,))
+    expected = clone(IMAGE_MAPS[name]).fit(images).transform(images)
+    found = Z.compute()
+    assert found.dtype == Z.dtype == expected.dtype == (np.float64 if dtype == "float64" else np.float32)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+    flat = clone(IMAGE_MAPS[name]).set_params(image_shape=(4, 3, 2)).fit(images)
+    rows = flat.transform(blocks.reshape(N, 24))
+    assert rows.compute().dtype == rows.dtype
+    np.testing.assert_allclose(rows.compute(), expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
+
+
+@SOME_CHUNKINGS
+@pytest.mark.parametrize("name", IMAGE_MAPS)
+def test_models_of_images(name, chunks, images, y):
+    images = images.astype(np.float64)
+    blocks = image_blocks(images, chunks)
+    local = ridge(IMAGE_MAPS[name]).fit(images, y)
+    model = ridge(IMAGE_MAPS[name]).fit(blocks, y)
+    assert_same(model, local)
+    for result, expected in zip(
+        model.predict(blocks, return_std=True), local.predict(images, return_std=True), strict=True
+    ):
+        assert result.chunks == (chunks,)
+        np.testing.assert_allclose(result.compute(), expected, rtol=1e-6)
+    several = ridge(IMAGE_MAPS[name]).fit(blocks, np.stack([y, -y], axis=1))
+    assert several.predict(blocks).chunks == (chunks, (2,))
+    np.testing.assert_allclose(several.predict(blocks).compute()[:, 0], local.predict(images), rtol=1e-6)
+
+
+def test_classes_of_images(images, y):
+    blocks = image_blocks(images, CHUNKS["uneven"])
+    standardizer = FrozenEstimator(ImageStandardizer().fit(images))
+    for n_classes in (2, 3):
+        labels = np.digitize(y, np.quantile(y, np.arange(1, n_classes) / n_classes))
+        features = make_pipeline(standardizer, IMAGE_MAPS["cntk"])
+        local = classifier(features).fit(images, labels)
+        model = classifier(features).fit(blocks, labels)
+        assert model.n_features_in_ == 24
+        for method in ("predict", "predict_proba", "predict_log_proba", "decision_function"):
+            result, expected = getattr(model, method)(blocks), getattr(local, method)(images)
+            assert result.dtype == result.compute().dtype == expected.dtype
+            np.testing.assert_allclose(result.compute(), expected, atol=1e-3)
+    with pytest.warns(UserWarning, match="ImageStandardizer was fitted on the first block of rows only"):
+        classifier(make_pipeline(ImageStandardizer(), IMAGE_MAPS["cntk"])).fit(blocks, labels)
+
+
+def test_images_must_be_whole(images, y):
+    cut = image_blocks(images, CHUNKS["even"]).rechunk({1: 2, 3: 1})
+    text = r"X is chunked along axis 1 \(2 chunks\) and axis 3 \(2 chunks\); use X\.rechunk\(\{1: -1, 3: -1\}\)"
+    fitted = clone(IMAGE_MAPS["cntk"]).fit(images)
+    for attempt in (
+        lambda: ridge(IMAGE_MAPS["cntk"]).fit(cut, y),
+        lambda: clone(IMAGE_MAPS["cntk"]).fit(cut),
+        lambda: fitted.transform(cut),
+    ):
+        with pytest.raises(ValueError, match=text):
+            attempt()
+    whole = cut.rechunk({1: -1, 3: -1})
+    np.testing.assert_allclose(fitted.transform(whole).compute(), fitted.transform(images), rtol=1e-4, atol=1e-3)
+
+
 # Errors.
 
 
@@ -833,6 +928,17 @@ def test_classes_and_data_frames_on_a_cluster(X):
     assert_same(model, local)
     probabilities = model.predict_proba(blocks[NAMES]).compute()
     np.testing.assert_allclose(probabilities, model.predict_proba(table.sort_values("target")[NAMES]), rtol=1e-9)
+
+
+@pytest.mark.usefixtures("on_cluster")
+def test_images_on_a_cluster(images, y):
+    blocks = image_blocks(images.astype(np.float64), CHUNKS["empty"])
+    local = ridge(IMAGE_MAPS["cntk"]).fit(images.astype(np.float64), y)
+    model = ridge(IMAGE_MAPS["cntk"]).fit(blocks, da.from_array(y, chunks=100))
+    assert_same(model, local)
+    np.testing.assert_allclose(model.predict(blocks).compute(), local.predict(images.astype(np.float64)), rtol=1e-6)
+    Z = model.features_.transform(image_blocks(images, CHUNKS["even"]))
+    np.testing.assert_allclose(Z.compute(), model.features_.transform(images), rtol=1e-4, atol=1e-2)
 
 
 @pytest.mark.usefixtures("on_cluster")

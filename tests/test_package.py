@@ -73,6 +73,28 @@ def test_every_public_name_has_an_example(module, name):
     assert ">>>" in getattr(import_module(module), name).__doc__
 
 
+def test_features_and_models_are_names_of_the_package():
+    names = {*import_module("ntkit.features").__all__, *import_module("ntkit.models").__all__}
+    assert names < set(ntkit.__all__)
+    assert set(ntkit._NAMES) == set(ntkit.__all__) - {*ntkit._SUBMODULES, "__version__"}
+
+
+def test_public_names_know_where_they_come_from():
+    """Of features and models: pickles and files name these modules."""
+    for name in (name for module in ("features", "models") for name in import_module(f"ntkit.{module}").__all__):
+        value = getattr(ntkit, name)
+        assert getattr(import_module(value.__module__), name) is value
+        assert not any(part.startswith("_") for part in value.__module__.split("."))
+
+
+@pytest.mark.parametrize(("module", "name"), PUBLIC)
+def test_every_public_method_is_documented(module, name):
+    value = getattr(import_module(module), name)
+    for key, member in vars(value).items() if isinstance(value, type) else ():
+        if not key.startswith("_") and callable(member):
+            assert member.__doc__, f"{name}.{key}"
+
+
 def test_unknown_name_raises():
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         ntkit.nothing  # noqa: B018

@@ -32,11 +32,13 @@ from sklearn.preprocessing import (
 
 from ntkit import (
     ArcsinhScaler,
+    CNTKSketch,
     FeatureRidge,
     FeatureRidgeClassifier,
     FeatureRidgeSearch,
     FeatureRidgeSearchClassifier,
     GradientFeatures,
+    NetworkFeatures,
     NTKFeatures,
     NTKPolynomialSketch,
     NTKRandomFeatures,
@@ -47,6 +49,8 @@ from ntkit import (
 )
 from ntkit import networks as nn
 from ntkit._encoding.estimators import CLASSES
+from ntkit.features import FlipAveraged, ImageStandardizer, PatchWhitening, ZCAWhitening
+from ntkit.models import GramRidge, GramRidgeClassifier
 from ntkit.persistence import FileError, load, save
 
 MAPS = {
@@ -75,7 +79,14 @@ MAPS = {
     "count": PolynomialSketch(degree=3, method="count", n_components=64, random_state=0),
     "fourier": RandomFourierFeatures(63, random_state=0),
     "fourier scale": RandomFourierFeatures(64, lengthscale=1e4, batch_size=7),
-}
+    "network": NetworkFeatures(n_components=32, random_state=0),
+    "network both": NetworkFeatures(
+        nn.Sequential(nn.Dense(), nn.Erf(), nn.Dense()), 32, method="random", kind="both",
+        random_state=np.random.default_rng(2),
+    ),
+    "one pixel": CNTKSketch(2, (1, 3), n_components=32, normalize=False, replace=True, random_state=0),
+}  # fmt: skip
+SPARSE = [name for name, model in MAPS.items() if not isinstance(model, NetworkFeatures | CNTKSketch)]
 SCALERS = {
     "arcsinh": ArcsinhScaler(),
     "standard": StandardScaler(),
@@ -87,6 +98,24 @@ SCALERS = {
     "robust": RobustScaler(quantile_range=(10.0, 90.0), unit_variance=True),
     "robust off": RobustScaler(with_centering=False, with_scaling=False),
     "normalizer": Normalizer(norm="l1"),
+}
+
+IMAGES = {
+    "image standardizer": ImageStandardizer(),
+    "zca": ZCAWhitening(regularization=0.2, image_shape=(3, 4, 2)),
+    "zca not per image": ZCAWhitening(per_image=False),
+    "patches": PatchWhitening(patch_size=3, random_state=np.random.default_rng(1)),
+    "few patches": PatchWhitening(
+        patch_size=2, n_components=3, padding="valid", contrast=0.1, n_patches=30, random_state=4
+    ),
+    "flips": FlipAveraged(),
+    "flips of a pipeline": FlipAveraged(
+        make_pipeline(
+            PatchWhitening(patch_size=3, n_components=4, image_shape=(3, 4, 2), random_state=0),
+            ImageStandardizer(image_shape=(3, 4, 4)),
+            RandomFourierFeatures(16, random_state=0),
+        )
+    ),
 }
 
 
@@ -131,7 +160,7 @@ def test_maps_come_back(name: str, dtype: Any, X: np.ndarray, tmp_path: Path) ->
     np.testing.assert_array_equal(through_file(again, tmp_path).transform(X), model.transform(X))
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", SPARSE)
 def test_maps_of_sparse_rows_come_back(name: str, rng: np.random.Generator, tmp_path: Path) -> None:
     X = sparse.random_array((20, 300), density=0.05, rng=rng, format="csr")
     model = copy.deepcopy(MAPS[name]).fit(X)
@@ -159,6 +188,40 @@ def test_scalers_come_back(name: str, fitted: bool, X: np.ndarray, tmp_path: Pat
     assert vars(again).keys() == vars(model).keys()
     if fitted:
         np.testing.assert_array_equal(again.transform(X), model.transform(X))
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+@pytest.mark.parametrize("library", ["numpy", "torch"])
+@pytest.mark.parametrize("name", IMAGES)
+def test_images_come_back(name: str, fitted: bool, library: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    import torch
+
+    images: Any = rng.random((20, 3, 4, 2), dtype=np.float32)
+    model = copy.deepcopy(IMAGES[name])
+    if name == "flips of a pipeline":  # whose last map takes rows
+        images, model.image_shape = images.reshape(20, 24), (3, 4, 2)
+    images = torch.from_numpy(images) if library == "torch" else images
+    model = model.fit(images) if fitted else model
+    again = through_file(model, tmp_path)
+    assert vars(again).keys() == vars(model).keys()
+    if not isinstance(getattr(model, "random_state", None), np.random.Generator):
+        assert repr(again) == repr(model)
+    if not fitted:
+        return
+    assert again.image_shape_ == model.image_shape_ == (3, 4, 2)
+    assert again.n_features_in_ == 24
+    Z = model.transform(images)
+    assert type(again.transform(images)) is type(Z)
+    np.testing.assert_array_equal(np.asarray(again.transform(images)), np.asarray(Z))
+    np.testing.assert_array_equal(again.get_feature_names_out(), model.get_feature_names_out())
+    np.testing.assert_array_equal(np.asarray(through_file(again, tmp_path).transform(images)), np.asarray(Z))
+
+
+def test_models_of_images_come_back(X: np.ndarray, tmp_path: Path) -> None:
+    X = X[:, :6]
+    whitened = make_pipeline(ZCAWhitening(image_shape=(1, 3, 2)), FlipAveraged(MAPS["ntk"], image_shape=(1, 3, 2)))
+    model = FeatureRidge(whitened, alphas=1.0).fit(X, X[:, 0])
+    np.testing.assert_array_equal(through_file(model, tmp_path).predict(X), model.predict(X))
 
 
 def test_scaler_of_columns_with_missing_values_goes_on(X: np.ndarray, tmp_path: Path) -> None:
@@ -290,6 +353,61 @@ def test_searches_come_back(X: np.ndarray, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.classes_, model.classes_)
 
 
+@pytest.mark.parametrize("solver", ["dual", "primal"])
+@pytest.mark.parametrize("center", [True, False])
+def test_gram_models_come_back(solver: str, center: bool, X: np.ndarray, tmp_path: Path) -> None:
+    features = make_pipeline(StandardScaler(), RandomFourierFeatures(8))
+    parameters = {"center": center, "solver": solver, "random_state": np.random.default_rng(0)}
+    for n_targets in (None, 2):
+        model = GramRidge(features, 3, **parameters).fit(X, X[:, 0] if n_targets is None else X[:, :n_targets])
+        again = through_file(model, tmp_path)
+        for name in ("alpha_", "alphas_", "errors_", "coef_", "intercept_", "n_draws_", "n_features_in_"):
+            np.testing.assert_array_equal(getattr(again, name), getattr(model, name), err_msg=name)
+        np.testing.assert_array_equal(again.predict(X), model.predict(X))
+        np.testing.assert_array_equal(again.fit(X, X[:, 1]).maps_[2].transform(X), model.maps_[2].transform(X))
+    labels = np.array(["no", "yes", "maybe"])[np.arange(len(X)) % 3]
+    for values in (labels, labels == "yes"):
+        classifier = GramRidgeClassifier(NTKFeatures(n_components=8), 2, **parameters).fit(X.astype(np.float32), values)
+        again = through_file(classifier, tmp_path)
+        for method in ("predict", "predict_proba", "decision_function"):
+            np.testing.assert_array_equal(getattr(again, method)(X), getattr(classifier, method)(X))
+        assert again.classes_.dtype == classifier.classes_.dtype
+    unfitted = GramRidge(features, 3, alphas=[0.1, 1.0], product_dtype="float32", warm_start=True)
+    assert repr(through_file(unfitted, tmp_path)) == repr(unfitted)
+    with pytest.raises(ValueError, match="model has no weights to predict with"):
+        save(GramRidge(features, 3, keep_coef=False).fit(X, X[:, 0]), tmp_path / "file")
+    with pytest.raises(TypeError, match=r"model\.features is a .*FunctionTransformer"):
+        save(GramRidge(FunctionTransformer()).fit(X, X[:, 0]), tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (lambda state: state["draws"].pop(), "belongs to nothing"),
+        (lambda state: state.update(draws=[]), "must have a list of draws"),
+        (lambda state: state["draws"][0].update(coef=state["draws"][0]["mean"]), "must have the shape"),
+        (lambda state: state["draws"][0].update(mean=None), "must be an array of float64 or float32"),
+        (lambda state: state["draws"][0].pop("map"), "lacks 'map'"),
+        (lambda state: state["settings"].update(normalize=1), "'normalize'"),
+        (lambda state: state["settings"].update(product_dtype="float16"), "'product_dtype'"),
+        (lambda state: state.update(shape=[40, 6]), "rows of 7 numbers"),
+        (lambda state: state.update(shape=7), "must have a shape of rows"),
+        (lambda state: state.update(alpha_=-1.0), "'alpha_'"),
+        (lambda state: state.update(single=None), "'single'"),
+        (lambda state: state.update(temperature=1.0), "has classes"),
+        (lambda state: state["preprocessor_"]["parameters"].update(steps=[]), "steps with different names"),
+        (lambda state: state.update(preprocessor_=state["draws"][0]["map"]), "takes 7 columns, but gets 8"),
+        (lambda state: state.update(errors_=[]), "errors_ must be 2 numbers"),
+    ],
+)
+def test_made_up_gram_models(edit: Any, text: str, X: np.ndarray, tmp_path: Path) -> None:
+    features = make_pipeline(StandardScaler(), RandomFourierFeatures(8))
+    save(GramRidge(features, 2, alphas=[0.1, 1.0], random_state=0).fit(X, X[:, 0]), tmp_path / "file")
+    change(tmp_path / "file", lambda metadata, _: edit(state_of(metadata)))
+    with pytest.raises(FileError, match=text):
+        load(tmp_path / "file")
+
+
 def test_tables_come_back(X: np.ndarray, tmp_path: Path) -> None:
     pd = pytest.importorskip("pandas")
     from ntkit.tables import TableEncoder
@@ -307,8 +425,9 @@ def test_tables_come_back(X: np.ndarray, tmp_path: Path) -> None:
 
 
 def test_every_class_has_been_through_a_file() -> None:
-    tried = {type(model).__name__ for model in (*MAPS.values(), *SCALERS.values())}
+    tried = {type(model).__name__ for model in (*MAPS.values(), *SCALERS.values(), *IMAGES.values())}
     models = {"FeatureRidge", "FeatureRidgeClassifier", "FeatureRidgeSearch", "FeatureRidgeSearchClassifier"}
+    models |= {"GramRidge", "GramRidgeClassifier"}
     assert tried | models | {"TableEncoder", "Pipeline", "FrozenEstimator"} == set(CLASSES)
 
 
@@ -439,6 +558,10 @@ def test_classes_that_are_objects_are_refused(X: np.ndarray, tmp_path: Path) -> 
         (GradientFeatures(width=8), {"net": nn.fully_connected(2)}),
         (PolynomialSketch(), {"coef0": 1e-6}),
         (NTKFeatures(n_components=32), {"n_components": 0}),
+        (NetworkFeatures(n_components=32), {"net": nn.fully_connected(2)}),
+        (NetworkFeatures(n_components=32), {"split": 0.9}),
+        (CNTKSketch(2, n_components=32), {"depth": 3}),
+        (CNTKSketch(2, n_components=32), {"image_shape": (7, 1, 1)}),
     ],
 )
 def test_parameters_changed_since_fit_are_refused(
@@ -667,6 +790,56 @@ def test_made_up_statistics(edit: Any, X: np.ndarray, tmp_path: Path) -> None:
         load(path)
 
 
+@pytest.mark.parametrize(
+    ("name", "edit", "text"),
+    [
+        ("zca", lambda m, a: state_of(m).update(image_shape_=[4, 4, 2]), "images of 24 numbers"),
+        ("zca", lambda m, a: state_of(m).update(image_shape_=[3, 4]), "image_shape"),
+        ("zca", lambda m, a: state_of(m).update(image_shape_=None), "images of 24 numbers"),
+        ("zca", lambda m, a: state_of(m).update(n_features_in_=25), "images of 25 numbers"),
+        ("zca", lambda m, a: state_of(m).update(regularization_=-1.0), "regularization_"),
+        ("zca", lambda m, a: state_of(m).update(regularization_=None), "regularization_"),
+        ("zca", lambda m, a: state_of(m).update(seed={"type": "seed"}), "no seed"),
+        ("zca", lambda m, a: state_of(m)["arrays"].pop("whitening_"), "lacks 'whitening_'"),
+        ("zca", lambda m, a: m["model"]["parameters"].update(per_image=3), "per_image"),
+        ("zca", lambda m, a: m["model"]["parameters"].update(image_shape="x"), "image_shape"),
+        ("zca", lambda m, a: a.update({"model.whitening_": np.ones((24, 23))}), r"shape \(24, 24\)"),
+        ("zca", lambda m, a: a["model.whitening_"].fill(np.nan), "NaN"),
+        ("image standardizer", lambda m, a: a["model.scale_"].fill(0.0), "zeros"),
+        ("image standardizer", lambda m, a: a["model.scale_"].fill(-1.0), "below 0"),
+        ("image standardizer", lambda m, a: a.update({"model.mean_": np.ones(3)}), r"shape \(2,\)"),
+        ("image standardizer", lambda m, a: state_of(m).update(regularization_=1.0), "no regularization"),
+        ("patches", lambda m, a: state_of(m).update(seed=None), "seed"),
+        ("patches", lambda m, a: m["model"]["parameters"].update(patch_size=2), "shape"),
+        ("patches", lambda m, a: m["model"]["parameters"].update(n_components=19), "n_components"),
+        ("patches", lambda m, a: m["model"]["parameters"].update(padding="valid", patch_size=4), "patch_size"),
+        ("few patches", lambda m, a: m["model"]["parameters"].update(n_components=4), "shape"),
+        ("few patches", lambda m, a: m["model"]["parameters"].update(contrast=-1.0), "contrast"),
+        ("flips", lambda m, a: state_of(m).update(n_components_=7), "1024 components, not 7"),
+        ("flips", lambda m, a: state_of(m).update(n_features_in_=48, image_shape_=[6, 4, 2]), "24 columns, not 48"),
+        ("flips", lambda m, a: state_of(m).update(flat=1), "flat"),
+        ("flips", lambda m, a: state_of(m)["features_"].update(state=None), "not fitted"),
+        ("flips", lambda m, a: state_of(m).update(features_=state_of(m)["features_"]["parameters"]), "features_"),
+    ],
+)  # fmt: skip
+def test_made_up_images(name: str, edit: Any, text: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    save(copy.deepcopy(IMAGES[name]).fit(rng.random((20, 3, 4, 2))), tmp_path / "file")
+    change(tmp_path / "file", edit)
+    with pytest.raises(FileError, match=text):
+        load(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"), [("zca", {"per_image": False}), ("patches", {"patch_size": 2}), ("patches", {"contrast": 1.0})]
+)
+def test_parameters_of_images_changed_after_a_fit(
+    name: str, changed: dict[str, Any], rng: np.random.Generator, tmp_path: Path
+) -> None:
+    model = copy.deepcopy(IMAGES[name]).fit(rng.random((20, 3, 4, 2))).set_params(**changed)
+    with pytest.raises(ValueError, match="other parameters than when it was fitted"):
+        save(model, tmp_path / "file")
+
+
 def test_statistics_of_a_gpu_come_to_the_host(X: np.ndarray, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
@@ -693,6 +866,11 @@ def test_statistics_of_a_gpu_come_to_the_host(X: np.ndarray, tmp_path: Path) -> 
         (GradientFeatures(nn.Sequential(nn.Dense(trainable=False), nn.ReLU(), nn.Dense())), {"n_components": 2**33}),
         (NTKFeatures(method="gradient"), {"n_components": 2**40}),
         (NTKFeatures(method="random"), {"n_components": 2**40}),
+        (NetworkFeatures(), {"n_components": 2**40}),
+        (NetworkFeatures(), {"hidden_components": 2**40}),
+        (NetworkFeatures(method="random"), {"derivative_components": 2**40}),
+        (CNTKSketch(2), {"depth": 2**40}),
+        (CNTKSketch(2), {"kernel_size": 2**20}),
     ],
 )
 def test_huge_maps_are_refused(model: Any, parameters: dict[str, Any], X: np.ndarray, tmp_path: Path) -> None:

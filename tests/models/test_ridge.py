@@ -30,7 +30,13 @@ from tests.reference.ridge import (
 )
 from threadpoolctl import threadpool_limits
 
-from ntkit import FeatureRidge, FeatureRidgeClassifier, NTKFeatures
+from ntkit import (
+    FeatureRidge,
+    FeatureRidgeClassifier,
+    FeatureRidgeSearchClassifier,
+    GramRidgeClassifier,
+    NTKFeatures,
+)
 from ntkit.models._calibrate import log_probabilities
 
 LEVEL = 1e-6
@@ -912,6 +918,28 @@ def test_labels_of_different_kinds_are_an_error():
     assert model.n_samples_seen_ == 20
     np.testing.assert_array_equal(model.classes_, [0, 1])
     np.testing.assert_array_equal(model.decision_function(X), before)
+
+
+@pytest.mark.parametrize(
+    "law", [FeatureRidgeClassifier, GramRidgeClassifier, lambda: FeatureRidgeSearchClassifier(8, None)]
+)
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [(["a", 1], r"\['a', 1\]"), ([1, "b", 2.5], r"\[1, 'b', 2.5\]"), ([b"a", "b"], r"\[b'a', 'b'\]")],
+)
+def test_labels_without_an_order_are_an_error(law, labels, text, rng):
+    X = rng.standard_normal((12, 3))
+    y = np.resize(np.array(labels, dtype=object), 12)
+    model = law()
+    name = type(model).__name__
+    with pytest.raises(TypeError, match=rf"'y' parameter of {name} must be all text or all numbers. Got {text} inst"):
+        model.fit(X, y)
+    if hasattr(model, "partial_fit"):
+        with pytest.raises(TypeError, match="must be all text or all numbers"):
+            model.partial_fit(X, y)
+        with pytest.raises(TypeError, match="must be all text or all numbers"):
+            model.partial_fit(X, np.arange(12) % 2, classes=np.array(labels, dtype=object))
+    assert not hasattr(model, "features_")
 
 
 def test_labels_of_regression_are_an_error(rng):

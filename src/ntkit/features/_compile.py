@@ -197,7 +197,8 @@ class _Compiler:
         sizes = n_phi, options.derivative if n_eta else 0
         units = self.units(layer, len(columns.weights), sizes, path, pixels=bool(layout.pixels), pooled=pooled)
         if n_eta and trained_after and options.kinds == ("ntk",):  # a series can have fewer components than asked for
-            n_eta = max(options.n_components - units.n_forward, n_eta)
+            left = options.n_components - units.n_forward  # or more, where it is rotated
+            n_eta = left if 2 * left >= n_eta else n_eta
         stage: Activate | ActivateAndPool
         if pooled:
             fold = self.fold(columns.n_psi, units.n_derivative, n_eta, path) if n_eta else None

@@ -227,7 +227,8 @@ class NetworkFeatures(NetworkMap):
         are not homogeneous, rows get the norms of Gaussian ones.
     degree, derivative_degree : int
         For "sketch": degrees of the series of σ and of σ′. Fitted polynomials with coefficients ≥ 0 for ReLU, LeakyReLU
-        and Abs; Hermite series with what is left over in the highest degrees for the others.
+        and Abs; Hermite series with what is left over in the highest degrees for the others, which need higher ones
+        where variances are well above 1.
     split : float or None
         Share of φ among the features of the NTK, if the last layer is trained; None: 0.6 of its share of the trained
         layers.

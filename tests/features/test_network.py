@@ -1,0 +1,625 @@
+"""NetworkFeatures and CNTKSketch: algebra, norms, extreme images, kinds of input, messages. No statistics."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.pipeline import make_pipeline
+from tests.conftest import as_numpy
+from tests.reference.cntk_sketch import definition_3, series_kernel
+from tests.statistical import check_distinct
+from threadpoolctl import threadpool_limits
+
+from ntkit import CNTKSketch, FeatureRidge, FeatureRidgeClassifier, NetworkFeatures
+from ntkit import networks as nn
+from ntkit.features import network as module
+from ntkit.kernels import cntk, network_kernel
+from ntkit.kernels.expansions import dual_polynomial
+
+S, GAP, FLAT, ID = nn.Sequential, nn.GlobalAvgPool(), nn.Flatten(), nn.Sequential()
+TWO = S(nn.Conv(3), nn.ReLU(), nn.Conv(3), nn.ReLU(), GAP, nn.Dense())
+METHODS = pytest.mark.parametrize("method", ["sketch", "random"])
+NORMALIZE = pytest.mark.parametrize("normalize", [True, False], ids=["normalized", "plain"])
+MAPS = pytest.mark.parametrize("law", [NetworkFeatures, CNTKSketch])
+DEEP = {
+    "cntk": nn.cntk(3),
+    "flatten": S(nn.Conv(3), nn.ReLU(), nn.Conv(3), nn.ReLU(), FLAT, nn.Dense()),
+    "residual": S(nn.Conv(3), nn.Residual(ID, S(nn.ReLU(), nn.Conv(3))), nn.ReLU(), nn.Conv(2), FLAT),
+}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """On a busy machine threads of BLAS wait for each other."""
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+def images(seed=0, n=4, height=5, width=4, channels=2):
+    """Images of different sizes; the second is similar to the first."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, height, width, channels))
+    if n > 1:
+        X[1] = 0.8 * X[0] + 0.5 * X[1]
+    return X * np.geomspace(1, 2, n)[:, None, None, None]
+
+
+def relative(Z, K):
+    Z = as_numpy(Z).astype(np.float64)
+    return float(np.linalg.norm(Z @ Z.T - K) / np.linalg.norm(K))
+
+
+# Algebra: with room for all monomials, patches and entries nothing is random but rotations.
+
+WHOLE = {"degree": 2, "derivative_degree": 1, "hidden_components": 30_000, "random_state": 0}
+EXACT_NTK = {
+    "one layer": S(nn.Conv(2), nn.ReLU(), GAP, nn.Dense()),
+    "frozen first": S(nn.Conv(2, trainable=False), nn.ReLU(), nn.Conv(2), nn.Abs(), GAP, nn.Dense(trainable=False)),
+    "weights": S(nn.Conv((1, 2), weight_std=1.5), nn.ReLU(normalize=False), GAP, nn.Dense(weight_std=0.6), nn.Dense()),
+    "stride": S(nn.Conv(2, stride=2), nn.Conv(1), nn.LeakyReLU(0.3), GAP),
+    "smooth": S(nn.Conv(2), nn.GELU(), GAP, nn.Dense()),
+    "pooled first": S(nn.AvgPool((2, 1), stride=1), nn.Conv(2), nn.Sin(normalize=False), GAP),
+    "normalized": S(nn.Normalize(), nn.Conv(2), nn.Normalize(), nn.Gaussian(), GAP, nn.Dense()),
+    "residual": S(nn.Conv(1), nn.Residual(ID, nn.Conv((1, 2))), nn.ReLU(), GAP),
+    "no activation": S(nn.Conv(2), nn.Conv(2, trainable=False), nn.AvgPool(2, stride=1), FLAT, nn.Dense()),
+    "vectors at the end": S(nn.AvgPool(2, stride=1), GAP, nn.Dense(weight_std=2.0), nn.Dense()),
+}
+EXACT_NNGP = {
+    "two layers": S(nn.Conv(2), nn.ReLU(), nn.Conv(2), nn.ReLU(), GAP),
+    "flatten": S(nn.Conv(2, stride=(1, 2)), nn.Erf(), nn.Conv(2), FLAT, nn.Dense(weight_std=0.7)),
+    "pooled": S(nn.Conv((1, 2)), nn.GELU(), nn.AvgPool(2, stride=1), nn.Conv(1), nn.Sin(normalize=False), GAP),
+    "residual": S(nn.Conv(2, weight_std=1.3), nn.Residual(ID, S(nn.LeakyReLU(0.3), nn.Conv((2, 1)))), nn.Abs(), FLAT),
+    "head": S(nn.Conv(2), nn.Normalize(), nn.Gaussian(), GAP, nn.Dense(), nn.ReLU(normalize=False), nn.Dense()),
+    "valid": S(nn.Conv(2, padding="valid"), nn.ReLU(), nn.Conv((2, 1)), nn.ReLU(), FLAT, nn.Dense()),
+}
+
+
+@NORMALIZE
+@pytest.mark.parametrize("name", EXACT_NTK)
+def test_ntk_features_with_room_for_everything_are_exact(name, normalize):
+    """The kernel with polynomials (series) of degrees 2 and 1 in place of the dual activations, to rounding."""
+    X = images(n=3, height=3, width=2, channels=1)
+    expected = series_kernel(EXACT_NTK[name], X, 2, 1)
+    both = NetworkFeatures(EXACT_NTK[name], n_components=200_000, kind="both", normalize=normalize, **WHOLE)
+    Z = both.fit_transform(X)
+    for columns, K in ((both.nngp_columns_, expected[0]), (both.ntk_columns_, expected[1])):
+        np.testing.assert_allclose(Z[:, columns] @ Z[:, columns].T, K, atol=1e-12 * np.abs(K).max())
+    one = both.set_params(kind="ntk").fit_transform(X)
+    np.testing.assert_allclose(one @ one.T, expected[1], atol=1e-12 * np.abs(expected[1]).max())
+
+
+@NORMALIZE
+@pytest.mark.parametrize("name", EXACT_NNGP)
+def test_nngp_features_with_room_for_everything_are_exact(name, normalize):
+    X = images(n=3, height=3, width=2, channels=1)
+    K, _ = series_kernel(EXACT_NNGP[name], X, 2, 1)
+    Z = NetworkFeatures(EXACT_NNGP[name], n_components=200_000, kind="nngp", normalize=normalize, **WHOLE)
+    Z = Z.fit_transform(X)
+    np.testing.assert_allclose(Z @ Z.T, K, atol=1e-12 * np.abs(K).max())
+    assert np.abs(1.02 * Z @ Z.T - K).max() > 1e-3 * np.abs(K).max()
+
+
+@NORMALIZE
+@pytest.mark.parametrize("kernel_size", [1, 3])
+def test_cntk_sketch_with_room_for_everything_is_definition_3(kernel_size, normalize):
+    X = images(n=3, height=2, width=2, channels=1)
+    c, b = dual_polynomial(nn.ReLU(), 2)[0], dual_polynomial(nn.ReLU(), 1, derivative=True)[0]
+    naive = np.array([definition_3(x, 2, kernel_size, c, b) for x in X])
+    sizes = WHOLE | {"hidden_components": 2048}
+    Z = CNTKSketch(2, kernel_size, n_components=600_000, normalize=normalize, **sizes).fit_transform(X)
+    np.testing.assert_allclose(Z @ Z.T, naive @ naive.T, rtol=1e-12)
+    assert relative(Z, cntk(X, depth=2, kernel_size=kernel_size)) < 0.15  # what polynomials this short leave
+
+
+@METHODS
+@NORMALIZE
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.LeakyReLU(), nn.Abs(), nn.Erf(), nn.Sin(), nn.GELU()], ids=str)
+def test_zero_images_have_zero_features(activation, method, normalize):
+    X = images()
+    X[1] = 0
+    X[2, :3] = 0  # zeros beside others
+    net = S(nn.Conv(3), activation, nn.AvgPool(2, stride=1), nn.Conv(2), activation, GAP, nn.Dense())
+    parameters = {"n_components": 64, "method": method, "normalize": normalize, "random_state": 0}
+    for dtype in (np.float64, np.float32):
+        Z = NetworkFeatures(net, kind="both", **parameters).fit_transform(X.astype(dtype))
+        assert not Z[1].any()
+        assert np.isfinite(Z).all()
+        assert np.abs(Z[[0, 2, 3]]).sum(axis=1).all()
+
+
+@METHODS
+def test_kernels_that_do_not_vanish_at_zero(method):
+    net = S(nn.Conv(3), nn.Gaussian(), GAP, nn.Dense())
+    X = 0.3 * images()
+    X[1] = 0
+    K = network_kernel(net, X)
+    Z = NetworkFeatures(net, n_components=2048, method=method, degree=8, random_state=0).fit_transform(X)
+    assert relative(Z, K) < 0.05
+    assert (Z[1] ** 2).sum() == pytest.approx(K[1, 1], rel=0.05)
+
+
+@METHODS
+@NORMALIZE
+@pytest.mark.parametrize("factor", [1e-20, 1e-10, 1e10, 1e20])
+def test_features_are_homogeneous_at_any_scale(factor, method, normalize):
+    """c times the images, c times the features: no overflow or underflow of squares, in single precision neither."""
+    X = images()
+    features = NetworkFeatures(TWO, n_components=64, method=method, normalize=normalize, random_state=0).fit(X)
+    for dtype, bound in ((np.float64, 1e-12), (np.float32, 1e-5)):
+        Z = features.transform(X.astype(dtype)).astype(float)
+        for convert in (np.asarray, torch.from_numpy):
+            scaled = as_numpy(features.transform(convert((factor * X).astype(dtype)))).astype(float) / factor
+            np.testing.assert_allclose(scaled, Z, rtol=0, atol=bound * np.abs(Z).max())
+
+
+@METHODS
+def test_pixels_of_very_different_scales(method):
+    X = images(n=5, height=6, width=6)
+    X[:, :2] *= 1e-20
+    X[:, 3, 3] *= 1e15
+    for dtype in (np.float64, np.float32):
+        K = network_kernel(TWO, X)
+        Z = NetworkFeatures(TWO, n_components=2048, method=method, random_state=0).fit_transform(X.astype(dtype))
+        assert Z.dtype == dtype
+        assert relative(Z, K) < 0.1
+
+
+@pytest.mark.parametrize("depth", [2, 4])
+def test_cntk_sketch_is_the_sketch_of_its_network(depth):
+    X = images()
+    parameters = {"n_components": 64, "random_state": 5, "method": "random", "kind": "both"}
+    Z = CNTKSketch(depth, (2, 3), **parameters).fit_transform(X)
+    np.testing.assert_array_equal(Z, NetworkFeatures(nn.cntk(depth, (2, 3)), **parameters).fit_transform(X))
+
+
+def test_cntk_of_depth_one_is_zero():
+    X = images()
+    Z = CNTKSketch(1, n_components=32).fit_transform(X)
+    assert Z.shape == (4, 32)
+    assert not Z.any()
+    assert not cntk(X, depth=1).any()
+    both = CNTKSketch(1, n_components=32, kind="both", random_state=0).fit(X)
+    assert not both.transform(X)[:, both.ntk_columns_].any()
+    assert both.transform(X)[:, both.nngp_columns_].any()
+
+
+# Norms.
+
+
+@METHODS
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("activation", [nn.ReLU(), nn.Abs(normalize=False), nn.Erf(), nn.GELU(), nn.Sin()], ids=str)
+def test_norms_of_fully_connected_features_are_exact(activation, depth, method):
+    X = np.random.default_rng(0).standard_normal((6, 10)) * np.linspace(0.2, 2, 6)[:, None]
+    net = S(*(nn.Dense(weight_std=1.2), activation) * depth, nn.Dense())
+    for kind in ("ntk", "nngp"):
+        Z = NetworkFeatures(net, n_components=64, method=method, kind=kind, random_state=0).fit_transform(X)
+        np.testing.assert_allclose((Z**2).sum(axis=1), np.diag(network_kernel(net, X, kind=kind)), rtol=1e-10)
+    both = NetworkFeatures(net, n_components=64, method=method, kind="both", random_state=0).fit(X)
+    norms = (both.transform(X)[:, both.ntk_columns_] ** 2).sum(axis=1)
+    np.testing.assert_allclose(norms, np.diag(network_kernel(net, X)), rtol=1e-10)
+
+
+BODIES = {
+    "convolutions": S(nn.Conv(3), nn.ReLU(), nn.Conv(3), nn.GELU()),
+    "residual": S(nn.Conv(2), nn.Residual(ID, S(nn.ReLU(), nn.Conv(2))), nn.Abs(), nn.Conv(1, weight_std=0.7)),
+    "strides": S(
+        nn.Normalize(), nn.Conv(3, weight_std=0.4), nn.Sin(), nn.Conv(3, stride=2, trainable=False), nn.ReLU()
+    ),
+    "pooled first": S(nn.AvgPool(2), nn.Conv((2, 3)), nn.LeakyReLU(0.2), nn.Conv(4, padding="valid", stride=(1, 2))),
+}
+
+
+@METHODS
+@pytest.mark.parametrize("name", BODIES)
+def test_norms_are_exact_where_no_features_are_pooled(name, method):
+    """Through patches, branches and Flatten Σ(x, x) and Θ(x, x) are means: features at the end have these norms."""
+    X = images(height=8, width=9)
+    net = S(BODIES[name], FLAT, nn.Dense(), nn.ReLU(), nn.Dense())
+    for kind in ("ntk", "nngp"):
+        Z = NetworkFeatures(net, n_components=64, method=method, kind=kind, random_state=0).fit_transform(X)
+        np.testing.assert_allclose((Z**2).sum(axis=1), np.diag(network_kernel(net, X, kind=kind)), rtol=1e-9)
+
+
+# One map: array libraries, precisions, batches, seeds.
+
+
+@METHODS
+@pytest.mark.parametrize("name", ["cntk", "flatten", "residual"])
+@pytest.mark.parametrize("kind", ["ntk", "nngp", "both"])
+def test_numpy_and_torch_and_batches(name, method, kind):
+    X = images(n=7)
+    features = NetworkFeatures(DEEP[name], n_components=48, method=method, kind=kind, random_state=0).fit(X)
+    Z = features.transform(X)
+    scale = np.abs(Z).max()
+    np.testing.assert_allclose(as_numpy(features.transform(torch.from_numpy(X))), Z, rtol=0, atol=1e-12 * scale)
+    single = features.transform(X.astype(np.float32))
+    assert single.dtype == np.float32
+    np.testing.assert_allclose(single, Z, rtol=0, atol=1e-4 * scale)
+    tensor = features.transform(torch.from_numpy(X).float())
+    assert tensor.dtype == torch.float32
+    np.testing.assert_allclose(as_numpy(tensor), single, rtol=0, atol=1e-4 * scale)
+    for size in (1, 2, 3, 7, 100):
+        features.set_params(batch_size=size)
+        np.testing.assert_allclose(features.transform(X), Z, rtol=0, atol=1e-12 * scale)
+    np.testing.assert_allclose(features.transform(X[3:4]), Z[3:4], rtol=0, atol=1e-12 * scale)
+
+
+@METHODS
+def test_budgets_of_memory_change_nothing(method):
+    from sklearn import config_context
+
+    X = images(n=9)
+    features = NetworkFeatures(TWO, n_components=64, method=method, random_state=0).fit(X)
+    Z = features.transform(X)
+    with config_context(working_memory=0.01):
+        np.testing.assert_allclose(features.transform(X), Z, rtol=0, atol=1e-12 * np.abs(Z).max())
+
+
+@MAPS
+@METHODS
+def test_seeds(law, method):
+    X = images()
+
+    def map_of(seed):
+        return law(n_components=32, method=method, image_shape=(5, 4, 2), random_state=seed).set_params(
+            **({"net": TWO} if law is NetworkFeatures else {})
+        )
+
+    Z = map_of(0).fit_transform(X)
+    np.testing.assert_array_equal(map_of(0).fit_transform(X), Z)
+    np.testing.assert_array_equal(map_of(0).fit(X[:1] + 7).transform(X), Z)  # oblivious to the data
+    np.testing.assert_array_equal(map_of(np.random.default_rng(0)).fit_transform(X),
+                                  map_of(np.random.default_rng(0)).fit_transform(X))  # fmt: skip
+    assert np.abs(map_of(1).fit_transform(X) - Z).max() > 0.01 * np.abs(Z).max()
+    assert np.abs(map_of(None).fit_transform(X) - map_of(None).fit_transform(X)).max() > 0
+
+
+def test_layers_hold_distinct_draws():
+    """Three equal layers: signs and directions of each are its own."""
+    net = S(*(nn.Conv(3), nn.ReLU()) * 4, GAP)
+    stages = NetworkFeatures(net, n_components=128, hidden_components=64, method="random", random_state=0)
+    stages = stages.fit(images())._stages
+    signs = [stage.signs for stage in stages if hasattr(stage, "signs")]
+    assert len(signs) == 3
+    check_distinct(signs)
+    check_distinct([1000 * stage.units.matrix[:, :18] for stage in stages if hasattr(stage, "units")][1:])
+    check_distinct([stage.product.signs[0] for stage in stages if getattr(stage, "product", None) is not None][1:])
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.int64, np.bool_])
+def test_whole_numbers_are_those_numbers(dtype):
+    X = (np.abs(images()) * 60).astype(dtype)
+    features = CNTKSketch(2, n_components=32, random_state=0).fit(X)
+    Z = features.transform(X)
+    assert Z.dtype == (np.float64 if dtype == np.int64 else np.float32)
+    np.testing.assert_array_equal(Z, features.transform(X.astype(Z.dtype)))
+    tensor = features.transform(torch.from_numpy(X))
+    assert as_numpy(tensor).dtype == Z.dtype
+    np.testing.assert_allclose(as_numpy(tensor), Z, atol=1e-4 * np.abs(Z).max())
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tensors_of_half_precision(dtype):
+    X = torch.from_numpy(images()).to(getattr(torch, dtype))
+    features = NetworkFeatures(TWO, n_components=64, random_state=0).fit(X)
+    Z = features.transform(X)
+    assert Z.dtype == X.dtype
+    full = features.transform(X.double())
+    assert (Z.double() - full).abs().max() < 0.01 * full.abs().max()  # only the result is rounded
+    np.testing.assert_array_equal(features.set_params(precision="bfloat16").transform(X).float(), Z.float())
+
+
+def test_flat_rows():
+    X = images()
+    rows = X.reshape(4, -1)
+    features = NetworkFeatures(TWO, n_components=32, random_state=0)
+    Z = features.fit_transform(X)
+    assert features.image_shape_ == (5, 4, 2)
+    assert features.n_features_in_ == 40
+    np.testing.assert_array_equal(features.transform(rows), Z)
+    flat = clone(features).set_params(image_shape=(5, 4, 2))
+    for given in (rows, rows.tolist(), torch.from_numpy(rows)):
+        np.testing.assert_allclose(as_numpy(flat.fit(given).transform(given)), Z, rtol=1e-10)
+        np.testing.assert_allclose(flat.transform(X), Z, rtol=1e-10)
+    wide = CNTKSketch(2, n_components=32, random_state=0).fit(rows)
+    assert wide.image_shape_ == (1, 1, 40)
+    np.testing.assert_array_equal(wide.transform(rows), wide.transform(rows[:, None, None, :]))
+
+
+def test_views_and_kept_input():
+    X = images(n=6)
+    features = NetworkFeatures(TWO, n_components=32, random_state=0).fit(X)
+    Z, kept = features.transform(X), X.copy()
+    X.flags.writeable = False
+    np.testing.assert_allclose(features.transform(X[::2]), Z[::2], rtol=1e-10)
+    np.testing.assert_allclose(features.transform(np.asfortranarray(X)), Z, rtol=1e-10)
+    np.testing.assert_array_equal(X, kept)
+    tensor = torch.tensor(kept, requires_grad=True)
+    assert not features.transform(tensor).requires_grad
+
+
+# Kinds and columns.
+
+
+@METHODS
+@pytest.mark.parametrize("n_components", [1, 2, 3, 10, 100, 513])
+@pytest.mark.parametrize("net", [TWO, DEEP["flatten"], DEEP["residual"]], ids=["gap", "flatten", "residual"])
+def test_number_of_features(net, n_components, method):
+    X = images(n=2)
+    for kind, most in (("ntk", 1), ("nngp", 1), ("both", 2)):
+        features = NetworkFeatures(net, n_components=n_components, method=method, kind=kind, random_state=0).fit(X)
+        Z = features.transform(X)
+        assert np.isfinite(Z).all()
+        assert 0 < Z.shape[1] <= most * n_components
+        assert len(features.get_feature_names_out()) == Z.shape[1]
+
+
+def test_estimates_of_errors():
+    X = images(n=6)
+    for features in (
+        NetworkFeatures(TWO, n_components=256, random_state=0),
+        CNTKSketch(2, n_components=256, kind="both", random_state=0),
+    ):
+        Z = features.fit_transform(X)
+        K = network_kernel(TWO if isinstance(features, NetworkFeatures) else nn.cntk(2), X, kind=features.kind)
+        K = K if features.kind == "ntk" else K.ntk + K.nngp
+        assert features.estimate_error(X) == pytest.approx(relative(Z, K))
+        assert features.estimate_error(X.reshape(6, -1)) == pytest.approx(relative(Z, K))
+    assert 16 < NetworkFeatures(TWO).suggest_n_components(X, 0.1) < 4096
+
+
+# Copies, learners, other containers.
+
+
+@MAPS
+@METHODS
+def test_copies_of_maps_of_images(law, method):
+    X = images()
+    features = law(n_components=32, method=method, random_state=0)
+    features = features.set_params(net=TWO) if law is NetworkFeatures else features
+    Z = features.fit_transform(X)
+    stored = pickle.dumps(features)
+    np.testing.assert_array_equal(pickle.loads(stored).transform(X), Z)
+    np.testing.assert_array_equal(clone(features).fit_transform(X), Z)
+    names = features.get_feature_names_out()
+    assert list(names[:2]) == [f"{law.__name__.lower()}0", f"{law.__name__.lower()}1"]
+    assert len(names) == Z.shape[1]
+    frame = clone(features).set_output(transform="pandas").fit_transform(X)
+    assert list(frame.columns) == list(names)
+    np.testing.assert_array_equal(frame.to_numpy(), Z)
+    features.set_params(n_components=8, kind="nngp", normalize=False)
+    np.testing.assert_array_equal(features.transform(X), Z)  # parameters wait for the next fit
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(features)).transform(X), Z)
+
+
+def test_learners_take_images():
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((80, 6, 6, 1))
+    X[:40, 1:4, 1:4] += 1.5
+    y = np.repeat([0, 1], 40)
+    features = NetworkFeatures(TWO, n_components=128, random_state=0)
+    flat = clone(features).set_params(image_shape=(6, 6, 1))
+    order = rng.permutation(80)
+    train, test = order[:60], order[60:]
+    rows = X.reshape(80, -1)
+    scores = [
+        FeatureRidgeClassifier(features).fit(X[train], y[train]).score(X[test], y[test]),
+        FeatureRidgeClassifier(flat).fit(rows[train], y[train]).score(rows[test], y[test]),
+        make_pipeline(features, FeatureRidgeClassifier()).fit(X[train], y[train]).score(X[test], y[test]),
+        make_pipeline(flat, FeatureRidgeClassifier()).fit(rows[train], y[train]).score(rows[test], y[test]),
+        FeatureRidgeClassifier(CNTKSketch(2, n_components=128, random_state=0))
+        .fit(X[train].astype(np.float32), y[train])
+        .score(X[test].astype(np.float32), y[test]),
+    ]
+    assert min(scores) >= 0.9
+    assert FeatureRidge(features).fit(X[train], 1.0 * y[train]).score(X[test], y[test]) > 0.4
+
+
+def test_dask_collections_of_images():
+    import dask.array as da
+
+    X = images(n=10)
+    features = NetworkFeatures(TWO, n_components=32, random_state=0)
+    Z = features.fit_transform(X)
+    lazy = da.from_array(X, chunks=(3, 5, 4, 2))
+    np.testing.assert_allclose(clone(features).fit(lazy).transform(lazy).compute(), Z, rtol=1e-10)
+    rows = da.from_array(X.reshape(10, -1), chunks=(4, 40))
+    flat = clone(features).set_params(image_shape=(5, 4, 2)).fit(rows)
+    np.testing.assert_allclose(flat.transform(rows).compute(), Z, rtol=1e-10)
+
+
+def test_progress_bars(capsys):
+    X = images(n=6)
+    NetworkFeatures(TWO, n_components=16, batch_size=2, progress=True).fit_transform(X)
+    assert "NetworkFeatures" in capsys.readouterr().err
+    NetworkFeatures(TWO, n_components=16).fit_transform(X)
+    assert capsys.readouterr().err == ""
+
+
+# Bad input; messages of parameters are in test_estimators.
+
+
+@pytest.mark.parametrize(
+    ("net", "X", "error", "text"),
+    [
+        (TWO, np.ones((2, 32)), ValueError, r"Layer 0, Conv\(3\), cannot take vectors: it takes images.*image_shape"),
+        (nn.fully_connected(1), np.ones((2, 4, 4, 1)), ValueError, r"Layer 0, Dense\(\), cannot take images of 4 × 4"),
+        (S(nn.Conv(3), nn.ReLU()), np.ones((2, 4, 4, 1)), ValueError, "ends in images of 4 × 4 pixels"),
+        (S(nn.Conv(5, padding="valid"), FLAT), np.ones((2, 4, 4, 1)), ValueError, "5 × 5 window does not fit"),
+        (S(nn.ReLU(), nn.Dense()), np.ones((2, 4)), ValueError, "not Gaussian"),
+        (nn.ReLU, np.ones((2, 4)), TypeError, "'net' parameter of NetworkFeatures must be a network of ntkit.networks"),
+        (TWO, np.ones((2, 4, 4)), ValueError, "4-D"),
+        (TWO, np.ones((2, 0, 4, 1)), ValueError, "non-empty"),
+        (TWO, sp.csr_array(np.ones((2, 32))), TypeError, "'X' parameter of NetworkFeatures must be a dense array"),
+        (TWO, np.full((2, 4, 4, 1), np.nan), ValueError, "'X' parameter of NetworkFeatures must be finite"),
+        (TWO, torch.full((2, 4, 4, 1), torch.inf), ValueError, "'X' parameter of NetworkFeatures must be finite"),
+        (TWO, np.full((2, 4, 4, 1), "a"), TypeError, "'X' parameter of NetworkFeatures must be an array of real"),
+        (TWO, np.ones((2, 4, 4, 1)) * 1j, TypeError, "'X' parameter of NetworkFeatures must be an array of real"),
+    ],
+)  # fmt: skip
+def test_bad_networks_and_images(net, X, error, text):
+    features = NetworkFeatures(net)
+    with pytest.raises(error, match=text):
+        features.fit(X)
+    assert vars(features).keys() == features.get_params(deep=False).keys()  # nothing of a failed fit stays
+    with pytest.raises(NotFittedError):
+        features.transform(X)
+
+
+@MAPS
+def test_bad_shapes_of_images(law):
+    X = images()
+    features = law(n_components=16, image_shape=(5, 4, 2), random_state=0)
+    features = features.set_params(net=TWO) if law is NetworkFeatures else features
+    name = law.__name__
+    with pytest.raises(ValueError, match=rf"'image_shape' parameter of {name} must be \(5, 4, 2\).*Got \(5, 2, 4\)"):
+        clone(features).set_params(image_shape=(5, 2, 4)).fit(X)
+    with pytest.raises(ValueError, match=rf"'X' parameter of {name} must be rows of 40 features.*image_shape"):
+        features.fit(np.ones((3, 39)))
+    Z = features.fit_transform(X)
+    for wrong, text in (
+        (X[:, :4], r"images of shape \(4, 4, 2\), but .* is expecting images of shape \(5, 4, 2\)"),
+        (X[..., :1], r"images of shape \(5, 4, 1\), but .* is expecting images of shape \(5, 4, 2\)"),
+        (np.ones((2, 39)), "X has 39 features, but .* is expecting 40 features"),
+        (torch.ones(2, 39), "X has 39 features, but .* is expecting 40 features"),
+        (np.full((1, 5, 4, 2), np.nan), "finite"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            features.transform(wrong)
+    with pytest.raises(TypeError, match=f"'X' parameter of {name} must be a dense array"):
+        features.transform(sp.csr_array(np.ones((2, 40))))
+    with pytest.raises(ValueError, match="n_components"):
+        features.set_params(n_components=0).fit(X[:, :3])
+    np.testing.assert_array_equal(features.transform(X), Z)  # a failed fit leaves the one before
+
+
+def test_other_data_in_the_next_fit():
+    """Images, then rows of vectors, then images of another shape: nothing stays of the fit before."""
+    features = NetworkFeatures(TWO, n_components=16, random_state=0).fit(images())
+    features.set_params(net=nn.fully_connected(1)).fit(np.ones((3, 7)))
+    assert features.n_features_in_ == 7
+    assert not hasattr(features, "image_shape_")
+    assert features.transform(np.ones((3, 7))).shape == (3, 16)
+    features.set_params(net=TWO).fit(images(height=3))
+    assert features.image_shape_ == (3, 4, 2)
+
+
+# Memory and CUDA.
+
+
+@METHODS
+@pytest.mark.parametrize("kind", ["ntk", "nngp"])
+@pytest.mark.parametrize("hidden_components", [128, 1024])
+@pytest.mark.parametrize("name", ["cntk", "residual"])
+def test_memory_stays_within_the_budget(name, hidden_components, kind, method):
+    """Features of all pixels before a mean over them, and products of them, count too."""
+    import tracemalloc
+
+    from sklearn import config_context
+
+    X = np.random.default_rng(0).standard_normal((32, 12, 12, 3)).astype(np.float32)
+    sizes = {"n_components": 4096, "hidden_components": hidden_components, "derivative_components": 512}
+    features = NetworkFeatures(DEEP[name], kind=kind, method=method, random_state=0, **sizes).fit(X)
+    expected = features.transform(X[:2])
+    with config_context(working_memory=64):
+        tracemalloc.start()
+        Z = features.transform(X)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert peak - Z.nbytes < 64 * 2**20
+    np.testing.assert_allclose(Z[:2], expected, rtol=0, atol=1e-4 * np.abs(Z).max())
+
+
+def test_batches_that_do_not_fit_are_halved(monkeypatch):
+    X = torch.from_numpy(images(n=20))
+    features = NetworkFeatures(TWO, n_components=32, batch_size=16, random_state=0).fit(X)
+    Z, sizes, run = features.transform(X), [], module.run
+
+    def short_of_memory(stages, flow):
+        sizes.append(len(flow.values))
+        if sizes[-1] > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return run(stages, flow)
+
+    monkeypatch.setattr(module, "run", short_of_memory)
+    torch.testing.assert_close(features.transform(X), Z)
+    assert sizes[:3] == [16, 8, 4]
+    assert max(sizes[3:]) <= 4
+    assert sum(sizes[2:]) == 20
+    for error, text in ((torch.OutOfMemoryError, "too little"), (RuntimeError, "something else")):
+
+        def failing(*_, error=error, text=text):
+            raise error(text)
+
+        monkeypatch.setattr(module, "run", failing)
+        with pytest.raises(error, match=text):
+            features.transform(X)
+
+
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+ON_CUDA = DEEP | {
+    "pooled": nn.myrtle(5),
+    "gelu": S(nn.Conv(3), nn.GELU(), nn.AvgPool(2), nn.Conv(3), nn.GELU(), GAP, nn.Dense()),
+    "vectors": nn.fully_connected(2),
+}
+
+
+def cuda_images(name):
+    X = images(n=9, height=8, width=8, channels=3)
+    X[3] = 0
+    return torch.from_numpy(X.reshape(9, -1) if name == "vectors" else X)
+
+
+@CUDA
+@METHODS
+@pytest.mark.parametrize("kind", ["ntk", "both"])
+@pytest.mark.parametrize("name", ON_CUDA)
+def test_cuda_features_equal_those_of_the_host(name, kind, method):
+    X = cuda_images(name)
+    features = NetworkFeatures(ON_CUDA[name], n_components=600, method=method, kind=kind, random_state=0).fit(X)
+    Z = features.transform(X)
+    scale = torch.linalg.vector_norm(Z)
+    # Units whose preactivation is 0 but for rounding may fall on the other side of a step.
+    for dtype, bound in {torch.float64: 1e-10, torch.float32: 1e-5 if method == "sketch" else 3e-3}.items():
+        got = features.transform(X.to("cuda", dtype))
+        assert got.dtype == dtype
+        assert got.device.type == "cuda"
+        assert torch.linalg.vector_norm(got.double().cpu() - Z) < bound * scale
+        assert not got[3].any()
+    small = features.set_params(batch_size=2).transform(X.cuda())
+    assert torch.linalg.vector_norm(small.cpu() - Z) < 1e-10 * scale
+
+
+@CUDA
+@METHODS
+@pytest.mark.parametrize("name", ON_CUDA)
+def test_cuda_features_in_bfloat16(name, method):
+    """Gram matrices within 2 % of those of the host's features."""
+    X = cuda_images(name).float()
+    features = NetworkFeatures(ON_CUDA[name], n_components=600, method=method, precision="bfloat16", random_state=0)
+    Z = features.fit(X).transform(X).double()
+    got = features.transform(X.cuda())
+    assert got.dtype == torch.float32
+    got = got.double().cpu()
+    assert torch.linalg.norm(got @ got.T - Z @ Z.T) < 0.02 * torch.linalg.norm(Z @ Z.T)
+
+
+@CUDA
+def test_cuda_batches_that_do_not_fit_are_halved():
+    """Three quarters of the free memory are taken: what is left is too little for the batch asked for."""
+    X = torch.randn(512, 16, 16, 3, device="cuda")
+    features = NetworkFeatures(TWO, n_components=4096, kind="nngp", batch_size=512, random_state=0).fit(X)
+    Z = features.set_params(batch_size=16).transform(X)
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    taken = torch.empty(free - 2**30, dtype=torch.uint8, device="cuda")
+    got = features.set_params(batch_size=512).transform(X)
+    del taken
+    assert torch.linalg.norm(got - Z) < 1e-5 * torch.linalg.norm(Z)
