@@ -91,11 +91,10 @@ def cntk(rounds=3):
         print(row, flush=True)
         save("cifar10_h200.json", "cntk", found)
         del Z, Z_test, model
-    return found
 
 
 def features_of_two_networks(n_components=16384, hidden=512):
-    """Random features of the mean of two NNGP kernels, averaged over flips, of whitened images."""
+    """Random features of the sum of two NNGP kernels, averaged over flips, of whitened images."""
     from sklearn.pipeline import make_pipeline
 
     from ntkit import FlipAveraged, NetworkFeatures, ZCAWhitening
@@ -146,7 +145,6 @@ def accuracy(draws=None):
         if draws is None:
             save("cifar10_h200.json", "accuracy", found)
         model.alphas = model.alpha_ * 10.0 ** np.arange(-1, 0.75, 0.25)
-    return found
 
 
 def speed(n=64):
@@ -216,6 +214,7 @@ def errors(n=24, seeds=3):
                     row["error"], row["centred_error"] = np.mean(both, axis=0).tolist()
                     found.append(row)
                     print(row, flush=True)
+    save("cifar10.json", "versions", versions())
     save("cifar10.json", "errors", found)
 
 
@@ -259,7 +258,7 @@ if __name__ == "__main__":
     parser.add_argument("question", choices=("cntk", "accuracy", "errors", "speed", "plot"))
     parser.add_argument("--draws", type=int, help="of one point of the accuracy curve")
     arguments = parser.parse_args()
-    if arguments.question in ("cntk", "accuracy"):
+    if arguments.question in ("cntk", "accuracy") and arguments.draws is None:
         save("cifar10_h200.json", "versions", versions("cuda"))
     if arguments.question == "accuracy":
         accuracy(arguments.draws)

@@ -236,7 +236,6 @@ NETWORK = {
     "directions": WORDS,
     "degree": DEGREES,
     "derivative_degree": DEGREES,
-    "split": SHARES,
     "normalize": FLAGS,
     "replace": FLAGS,
     "image_shape": SHAPES,
@@ -280,7 +279,7 @@ BAD = {
     PolynomialSketch: {
         "degree": SIZES + NOTHING, "gamma": REALS, "coef0": REALS, "n_components": SIZES + NOTHING, "method": WORDS,
     },
-    NetworkFeatures: {"net": [("relu", TypeError), (1, TypeError), (ReLU, TypeError)], **NETWORK},
+    NetworkFeatures: {"net": [("relu", TypeError), (1, TypeError), (ReLU, TypeError)], "split": SHARES, **NETWORK},
     CNTKSketch: {"depth": SIZES + NOTHING, "kernel_size": [*SIZES, *NOTHING, ((3,), ValueError)], **NETWORK},
 }  # fmt: skip
 CASES = [

@@ -367,8 +367,9 @@ def test_predictions_of_new_rows_go_on_with_warm_start(hidden_layers, monkeypatc
     assert drawn == [3, 4, 5, 6]
     np.testing.assert_array_equal(predictions, GramRidge(maps(), 7, **parameters).fit_predict(X, y, new))
     drawn.clear()
-    warm.fit_predict(X, y, new[:5])  # other rows: from the start
+    predictions = warm.fit_predict(X, y, new + 1)  # other rows: from the start
     assert drawn == list(range(7))
+    np.testing.assert_array_equal(predictions, GramRidge(maps(), 7, **parameters).fit_predict(X, y, new + 1))
 
 
 @pytest.mark.parametrize("center", [True, False])
@@ -1032,6 +1033,17 @@ def test_layers_on_top_go_with_unit_features_and_fit_predict():
         GramRidge(maps(), hidden_layers=2, normalize=False).fit_predict(X, y)
     with pytest.raises(ValueError, match=r"'solver' .* must be 'auto' or 'dual' if there are hidden_layers. Got 'prim"):
         GramRidge(maps(), hidden_layers=2, solver="primal").fit_predict(X, y)
+
+
+def test_layers_on_top_refuse_rows_of_zeros():
+    X, y = rows(0, 30)
+    X[3] = 0
+    model = GramRidge(Rectified(bias=0.0), hidden_layers=1, random_state=0)
+    with pytest.raises(
+        ValueError, match=r"'X' .* must be free of rows whose features are all zero if there are hidden"
+    ):
+        model.fit_predict(X, y)
+    model.set_params(hidden_layers=0).fit_predict(X, y)
 
 
 def test_every_parameter_has_bad_values():

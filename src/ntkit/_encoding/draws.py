@@ -7,7 +7,8 @@ from math import prod
 from typing import Any
 
 from ntkit._validation import check_int
-from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, Layer, Residual, Sequential, output_shape
+from ntkit.features._compile import WIDEST, has_activation
+from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, Layer, Residual, output_shape
 from ntkit.networks._layers import flatten
 
 _DEEPEST = 10**4
@@ -94,7 +95,7 @@ class _Walk:
     ) -> tuple[tuple[int, ...], int]:
         """Pixels after some layers, and a bound for their columns; `ending`: no activation follows these layers."""
         layers = list(layers)
-        active = [i for i, layer in enumerate(layers) if _has_activation(layer)]
+        active = [i for i, layer in enumerate(layers) if has_activation(layer)]
         last = len(layers) if not ending else max(active, default=-1)
         for i, layer in enumerate(layers):
             self.widest = max(self.widest, prod(pixels) * columns)
@@ -108,7 +109,7 @@ class _Walk:
                 columns = self.add_up(rows.size * cols.size, columns, self.options.hidden)
                 pixels = rows.n_out, cols.n_out
             elif isinstance(layer, Flatten):
-                columns = self.add_up(prod(pixels), columns, 4 * self.options.hidden)
+                columns = self.add_up(prod(pixels), columns, WIDEST * self.options.hidden)
                 pixels = ()
             elif isinstance(layer, AvgPool):
                 rows, cols = layer.windows(*pixels)
@@ -132,11 +133,3 @@ class _Walk:
         """Pixels side by side, if these are few columns, or added up with signs."""
         self.draws += n_pixels * columns
         return max(columns, min(n_pixels * columns, most))
-
-
-def _has_activation(layer: Layer) -> bool:
-    if isinstance(layer, Sequential):
-        return any(map(_has_activation, layer.layers))
-    if isinstance(layer, Residual):
-        return any(map(_has_activation, layer.branches))
-    return isinstance(layer, Activation)

@@ -49,7 +49,7 @@ from ntkit.sketches._program import power_of_two
 from ntkit.sketches.series import SeriesOperator, SeriesSketch
 from ntkit.sketches.srht import SRHTOperator
 
-_WIDEST = 4  # times the hidden components: more columns, of residual branches, are sketched down
+WIDEST = 4  # times the hidden components: more columns, of residual branches, are sketched down
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ class _Compiler:
             return layout
         assert isinstance(layer, Flatten)
         n_pixels = prod(layout.pixels)
-        if n_pixels * columns.n_columns <= _WIDEST * self.options.hidden:
+        if n_pixels * columns.n_columns <= WIDEST * self.options.hidden:
             self.stages.append(SideBySide(columns))
             return Layout((), Columns(n_pixels * columns.n_eta, np.tile(columns.weights, n_pixels)))
         self.stages.append(SumPixels(self.signs((*layout.pixels, columns.n_columns), path)))
@@ -158,7 +158,7 @@ class _Compiler:
         """Append branches, and a sketch if their columns are many."""
         outer, branches, ends, options = self.stages, [], [], self.options
         if ending is not None:  # features of the branches will stand side by side
-            n_parts = max(sum(map(_has_activation, layer.branches)), 1)
+            n_parts = max(sum(map(has_activation, layer.branches)), 1)
             self.options = replace(options, n_components=max(options.n_components // n_parts, 1))
         for i, branch in enumerate(layer.branches):
             self.stages = []
@@ -168,7 +168,7 @@ class _Compiler:
         self.stages.append(Branches(tuple(branches), tuple(end.columns for end in ends)))
         n_eta = sum(end.columns.n_eta for end in ends)
         columns = Columns(n_eta, np.concatenate([end.columns.weights for end in ends]))
-        if ending is None and columns.n_columns > _WIDEST * self.options.hidden:
+        if ending is None and columns.n_columns > WIDEST * self.options.hidden:
             columns = self.project(columns, path)
         return Layout(ends[0].pixels, columns)
 
@@ -323,16 +323,17 @@ def _orthogonal_signs(rng: np.random.Generator, chosen: np.ndarray, n_columns: i
 
 def _ending(rest: list[Layer], ending: int | None) -> int | None:
     """Trained layers between here and the end of the network; None if there is an activation."""
-    if ending is None or any(map(_has_activation, rest)):
+    if ending is None or any(map(has_activation, rest)):
         return None
     return ending + sum(map(_count_trained, rest))
 
 
-def _has_activation(layer: Layer) -> bool:
+def has_activation(layer: Layer) -> bool:
+    """Whether a layer is or contains an activation."""
     if isinstance(layer, Sequential):
-        return any(map(_has_activation, layer.layers))
+        return any(map(has_activation, layer.layers))
     if isinstance(layer, Residual):
-        return any(map(_has_activation, layer.branches))
+        return any(map(has_activation, layer.branches))
     return isinstance(layer, Activation)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._precision import exact_products
 from ntkit.networks import (
     GELU,
     Abs,
@@ -135,13 +136,12 @@ def gradients(steps: Sequence[Step], weights: Sequence[np.ndarray], x: Array) ->
     x = x if differentiable else x.detach()
     trace: list[tuple[Linear, Array, Array]] = []
     # Without TF32, which rounds to three digits and is torch's default for convolutions.
-    exact = torch.backends.cudnn.flags(enabled=torch.backends.cudnn.enabled, allow_tf32=False)
-    with torch.inference_mode(False), torch.enable_grad(), exact:
+    with torch.inference_mode(False), torch.enable_grad(), exact_products():
         images = (x if x.ndim == 4 else x[:, None, None, :]).permute(0, 3, 1, 2)
         matrices = (torch.from_numpy(w).to(x.device, x.dtype) for w in weights)
         output = _forward(steps, matrices, images, trace)
         returned = torch.autograd.grad(output.sum(), [h for *_, h in trace], create_graph=differentiable)
-    with torch.set_grad_enabled(differentiable):
+    with torch.set_grad_enabled(differentiable), exact_products():
         parts = [
             (layer.scale * back.flatten(2) @ _patches(layer, entered)).flatten(1)
             for (layer, entered, _), back in zip(trace, returned, strict=True)

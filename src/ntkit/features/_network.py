@@ -300,7 +300,7 @@ def with_norms(values: Array, power: Array | None) -> Array:
         from ntkit.features import _pixels_triton
 
         if _pixels_triton.fits(values):
-            return _pixels_triton.scale_rows(values, power, xp.empty_like(values, memory_format=xp.contiguous_format))
+            return _pixels_triton.scale_rows(values, power, values.new_empty(values.shape), FLOOR)
     own = squares(values)
     known = own > FLOOR**2 * power
     factors = xp.where(known, xp.sqrt(power / xp.where(known, own, xp.ones_like(own))), xp.zeros_like(own))
@@ -320,7 +320,7 @@ def joined(parts: Sequence[Array], powers: Sequence[Array | None] | None = None)
             ends = np.cumsum([part.shape[-1] for part in parts]).tolist()
             out = parts[0].new_empty((*parts[0].shape[:-1], ends[-1]))
             for part, power, end in zip(parts, powers, ends, strict=True):
-                _pixels_triton.scale_rows(part, power, out[..., end - part.shape[-1] : end])
+                _pixels_triton.scale_rows(part, power, out[..., end - part.shape[-1] : end], FLOOR)
             return out
     return xp.concat([with_norms(part, power) for part, power in zip(parts, powers, strict=True)], axis=-1)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from typing import Any
+
 import numpy as np
 import torch
 import triton
@@ -19,7 +22,7 @@ LONGEST = 8192  # columns of a vector that one program scales
 def mix_patches(x: torch.Tensor, signs: np.ndarray, rows: Window, cols: Window, scale: float) -> torch.Tensor:
     """See :func:`ntkit.features._pixels.mix_patches`; channels may be a slice of more."""
     if x.stride(3) != 1 or x.stride(1) != x.shape[2] * x.stride(2) or x.stride(0) != x.shape[1] * x.stride(1):
-        x = x.contiguous()
+        x = x.clone(memory_format=torch.contiguous_format)  # not contiguous(): axes of length 1 may have any stride
     n, height, width, n_channels = x.shape
     out = torch.empty((n, rows.n_out, cols.n_out, n_channels), dtype=x.dtype, device=x.device)
     # A number passed to a kernel would be a float32.
@@ -29,26 +32,36 @@ def mix_patches(x: torch.Tensor, signs: np.ndarray, rows: Window, cols: Window, 
     channels = min(CHANNELS, max(16, power_of_two(n_channels)))
     grid = (n * rows.n_out, triton.cdiv(n_channels, channels), triton.cdiv(cols.n_out, pixels))
     if n:
-        _mix[grid](
-            x, weights, out, height, width, n_channels, x.stride(2), rows.n_out, cols.n_out, rows.stride, cols.stride,
-            rows.before, cols.before, ROWS=rows.size, COLS=cols.size, PIXELS=pixels, CHANNELS=channels,
-            WIDE=tl.float64 if x.dtype == torch.float64 else tl.float32,
-        )  # fmt: skip
+        with on_device(x):
+            _mix[grid](
+                x, weights, out, height, width, n_channels, x.stride(2), rows.n_out, cols.n_out, rows.stride,
+                cols.stride, rows.before, cols.before, ROWS=rows.size, COLS=cols.size, PIXELS=pixels,
+                CHANNELS=channels, WIDE=tl.float64 if x.dtype == torch.float64 else tl.float32,
+            )  # fmt: skip
     return out
 
 
-def scale_rows(x: torch.Tensor, power: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    """Write vectors along the last axis, scaled to the squared norms `power`, to `out`; both may be slices of more."""
+def on_device(x: torch.Tensor) -> Any:
+    """Where kernels on a tensor are to be launched; nothing for Triton's interpreter."""
+    return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
+
+
+def scale_rows(x: torch.Tensor, power: torch.Tensor, out: torch.Tensor, floor: float) -> torch.Tensor:
+    """Write vectors along the last axis, scaled to the squared norms `power`, to `out`; both may be slices of more.
+
+    Those whose norms are below `floor` times what they should be become 0.
+    """
     rows, target = x.flatten(0, -2), out.flatten(0, -2)
     norms = power.flatten().sqrt().to(torch.float32)
     n_columns = x.shape[-1]
     size = power_of_two(n_columns)
     at_once = max(1, TILE // size)
     if len(rows):
-        _scale[(triton.cdiv(len(rows), at_once),)](
-            rows, norms, target, len(rows), n_columns, rows.stride(0), target.stride(0), ROWS=at_once, SIZE=size,
-            num_warps=4 if size <= TILE else 8,
-        )  # fmt: skip
+        with on_device(x):
+            _scale[(triton.cdiv(len(rows), at_once),)](
+                rows, norms, target, len(rows), n_columns, rows.stride(0), target.stride(0), floor,
+                ROWS=at_once, SIZE=size, num_warps=4 if size <= TILE else 8,
+            )  # fmt: skip
     return out
 
 
@@ -58,7 +71,9 @@ def fits(x: torch.Tensor) -> bool:
 
 
 @triton.jit
-def _scale(x_ptr, norm_ptr, out_ptr, n_rows, n_columns, stride, out_stride, ROWS: tl.constexpr, SIZE: tl.constexpr):
+def _scale(
+    x_ptr, norm_ptr, out_ptr, n_rows, n_columns, stride, out_stride, floor, ROWS: tl.constexpr, SIZE: tl.constexpr
+):
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
     column = tl.arange(0, SIZE)
     known = (row < n_rows)[:, None] & (column < n_columns)[None, :]
@@ -68,7 +83,7 @@ def _scale(x_ptr, norm_ptr, out_ptr, n_rows, n_columns, stride, out_stride, ROWS
     ratio = x / top[:, None]
     own = top * tl.sqrt(tl.sum(ratio * ratio, axis=1))
     norm = tl.load(norm_ptr + row, mask=row < n_rows, other=0.0)
-    factor = tl.where(own > 1e-5 * norm, norm / tl.where(own > 0, own, 1.0), 0.0)
+    factor = tl.where(own > floor * norm, norm / tl.where(own > 0, own, 1.0), 0.0)
     place = out_ptr + row[:, None] * out_stride + column[None, :]
     tl.store(place, (x * factor[:, None]).to(out_ptr.dtype.element_ty), mask=known)
 

@@ -55,12 +55,11 @@ class RandomUnits(Units):
 
     def features(self, phi: Array, power: Array | None) -> tuple[Array | None, Array | None]:  # noqa: ARG002
         """See :meth:`Units.features`."""
+        scale = (second_moment(self.activation) if self.activation.normalize else 1.0) ** -0.5
         if isinstance(self.activation, ReLU) and not self.n_derivative:
-            scale = (second_moment(self.activation) if self.activation.normalize else 1.0) ** -0.5
             return rectified(phi, scale * self.n_forward**-0.5 * self.matrix), None
         xp: Any = _array.namespace(phi)
         u = xp.matmul(phi, constant(self.matrix.T, phi))
-        scale = (second_moment(self.activation) if self.activation.normalize else 1.0) ** -0.5
         forward = derivative = None
         if self.n_forward:
             forward = sigma(self.activation, u[..., : self.n_forward]) * (scale * self.n_forward**-0.5)

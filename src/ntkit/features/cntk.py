@@ -91,7 +91,6 @@ class CNTKSketch(NetworkMap):
         directions: str = "hadamard",
         degree: int = 2,
         derivative_degree: int = 3,
-        split: float | None = None,
         normalize: bool = True,
         replace: bool = False,
         precision: str | None = None,
@@ -110,7 +109,6 @@ class CNTKSketch(NetworkMap):
         self.directions = directions
         self.degree = degree
         self.derivative_degree = derivative_degree
-        self.split = split
         self.normalize = normalize
         self.replace = replace
         self.precision = precision
@@ -121,9 +119,12 @@ class CNTKSketch(NetworkMap):
     def _net(self) -> Layer:
         name = type(self).__name__
         check_int(self.depth, "depth", name, minimum=1)
+        rule = "an int ≥ 1 or a pair (tuple) of them"
+        if isinstance(self.kernel_size, list):
+            raise TypeError(message(name, "kernel_size", rule, self.kernel_size))
         sizes = self.kernel_size if isinstance(self.kernel_size, tuple) else (self.kernel_size, self.kernel_size)
         if len(sizes) != 2:
-            raise ValueError(message(name, "kernel_size", "an int ≥ 1 or a pair of them", self.kernel_size))
+            raise ValueError(message(name, "kernel_size", rule, self.kernel_size))
         for size in sizes:
             check_int(size, "kernel_size", name, minimum=1)
         return networks.cntk(self.depth, self.kernel_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import nullcontext
 from typing import Any, Self
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from ntkit import _array, networks
 from ntkit._array import Array
 from ntkit._batching import batch_rows, progress_bar
+from ntkit._precision import exact_products
 from ntkit._random import RandomState
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
 from ntkit.features._base import FeatureMap
@@ -36,7 +38,7 @@ class NetworkMap(FeatureMap):
     directions: str
     degree: int
     derivative_degree: int
-    split: float | None
+    split: float | None = None
     normalize: bool
     replace: bool
     image_shape: tuple[int, int, int] | None
@@ -164,7 +166,11 @@ class NetworkMap(FeatureMap):
         per_row = _PASSES * self._widest * (2 if compute in _halves(xp) else 4 if compute == xp.float32 else 8)
         step = batch_rows(X.shape[0], per_row, batch_size=self.batch_size, like=X, owner=type(self).__name__)
         start = 0
-        with progress_bar(type(self).__name__ if self.progress else None, X.shape[0]) as bar:
+        on_cuda = _array.is_torch(X) and X.device.type == "cuda"
+        with (
+            exact_products() if on_cuda else nullcontext(),
+            progress_bar(type(self).__name__ if self.progress else None, X.shape[0]) as bar,
+        ):
             while start < X.shape[0]:
                 rows = slice(start, min(start + step, X.shape[0]))
                 try:
@@ -212,7 +218,7 @@ class NetworkFeatures(NetworkMap):
     n_components : int
         Number of features, for each kernel. (Fewer come out where fewer are exact.)
     method : {"sketch", "random"}
-        Features of dual activations: sketched power series (:class:`NTKSketch`), which are the more accurate, or random
+        Features of dual activations: sketched power series (:class:`NTKSketch`), mostly the more accurate, or random
         units σ(Wφ), σ′(Wφ) (:class:`NTKRandomFeatures`), which are the faster on a GPU.
     kind : {"ntk", "nngp", "both"}
         Kernel of the trained network, of the random one, or both, side by side: see `ntk_columns_`, `nngp_columns_`.
@@ -285,7 +291,7 @@ class NetworkFeatures(NetworkMap):
     >>> X = np.random.default_rng(0).standard_normal((10, 8, 8, 3))
     >>> Z = NetworkFeatures(net, n_components=2048, random_state=0).fit_transform(X)
     >>> K = network_kernel(net, X)
-    >>> bool(np.linalg.norm(Z @ Z.T - K) < 0.1 * np.linalg.norm(K))
+    >>> bool(np.linalg.norm(Z @ Z.T - K) < 0.15 * np.linalg.norm(K))
     True
     """
 

@@ -43,6 +43,8 @@ class Draws:
     batch_size : int or None
     owner : str
         Whose `features` these are, for error messages.
+    zeros : bool
+        Whether features of a row may all be zero.
     """
 
     def __init__(
@@ -55,11 +57,12 @@ class Draws:
         product_dtype: str | None,
         batch_size: int | None,
         owner: str,
+        zeros: bool = True,
     ):
         self.before, self.step = _split(features)
         check_features(self.step, owner)
         self.seed, self.normalize, self.center = seed, normalize, center
-        self.product_dtype, self.batch_size, self.owner = product_dtype, batch_size, owner
+        self.product_dtype, self.batch_size, self.owner, self.zeros = product_dtype, batch_size, owner, zeros
 
     @property
     def settings(self) -> tuple[Any, ...]:
@@ -141,6 +144,9 @@ class Draws:
         peak = xp.max(xp.abs(Z), axis=1)
         if not bool(xp.all(xp.isfinite(peak))):
             raise ValueError(message(self.owner, "X", "free of NaN and infinity, and its features as well", Z))
+        if not self.zeros and bool(xp.any(peak == 0)):
+            rule = "free of rows whose features are all zero if there are hidden_layers"
+            raise ValueError(message(self.owner, "X", rule, Z))
         if not self.normalize:
             return Z
         Z = Z / _or_one(peak)  # squares of features of any size then neither overflow nor vanish

@@ -18,8 +18,8 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._precision import exact_products
 from ntkit.kernels.activations import homogeneous_chain
-from ntkit.models._precision import exact_products
 from ntkit.models._solve import solve_lower
 
 _EPS = float(np.finfo(np.float64).eps)

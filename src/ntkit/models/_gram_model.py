@@ -38,11 +38,6 @@ class Cross:
         self.total: Array = None
         self.squares: Array = None
 
-    @property
-    def n_rows(self) -> int | None:
-        """Number of new rows; None if there is no draw yet."""
-        return None if self.total is None else int(self.total.shape[0])
-
     def add(self, draws: Draws, draw: Draw, new: Any, Z: Array) -> None:
         """Add a draw, of which Z are the features of the rows fitted on."""
         xp: Any = _array.namespace(Z)
@@ -93,6 +88,7 @@ class GramModel(AllOrNothing, BaseEstimator):
     _constant: Array
     _problem: Dual | Primal | None = None
     _cross: Cross | None = None
+    _new_rows: Any = None
     _always_validates: ClassVar[bool]
     """Whether rows are held back for a single α too."""
 
@@ -151,7 +147,7 @@ class GramModel(AllOrNothing, BaseEstimator):
             raise ValueError(message(name, "X", "non-empty", X, "Found array with 0 sample(s)."))
         Y = self._targets(source.y)
         problem, cross = self._problem, None if X_new is None else self._cross
-        known = X_new is None or (cross is not None and cross.n_rows == n_rows_of(X_new))
+        known = X_new is None or (cross is not None and X_new is self._new_rows)
         if self.warm_start and known and problem is not None and problem.complete:
             rows, problem = self._go_on(source.X, problem)
         else:
@@ -168,6 +164,7 @@ class GramModel(AllOrNothing, BaseEstimator):
         self._constant = weights.constant
         self._problem = problem if self.warm_start or self.keep_gram else None
         self._cross = cross if self.warm_start and isinstance(problem, Dual) else None
+        self._new_rows = None if self._cross is None else X_new
         return rows, problem, weights, total
 
     def _begin(self, X: Any) -> Any:
@@ -179,6 +176,7 @@ class GramModel(AllOrNothing, BaseEstimator):
         self._draws = Draws(
             features, seed, normalize=self.normalize, center=self.center,
             product_dtype=self.product_dtype, batch_size=self.batch_size, owner=name,
+            zeros=not self.hidden_layers,
         )  # fmt: skip
         self._draws.check_number(self.n_draws)
         rows = self._draws.fit(X)

@@ -24,7 +24,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit.models._precision import exact_products
+from ntkit._precision import exact_products
 
 FLUSH = 16384  # rows whose products are added up in float32 before float64 takes them over
 _FAST_DOUBLE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))  # compute capabilities that are fast at float64

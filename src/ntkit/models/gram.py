@@ -127,7 +127,7 @@ class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
     hidden_layers : int
         Fully connected ReLU layers on top of the features, at infinite width: K ← κ₁(K) for the kernel before it is
         centred, entry by entry and exactly, so many times. For `fit_predict` only, as there are no weights of features
-        then; needs `normalize`.
+        then; needs `normalize`, and no row may have features that are all zero.
     solver : {"auto", "dual", "primal"}
         "dual": n unknowns, from K. "primal": D·m unknowns, with all features held. "auto" takes the fewer.
     gram_dtype : {"float64", "float32"}
@@ -261,7 +261,7 @@ class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
 
         Their products with the training rows are added up along with those of the training rows, so that no second pass
         is needed. Afterwards the model has no weights to predict other rows with (unless it was solved in the
-        primal). With `warm_start` another call with more draws, and as many new rows, adds only those that are missing.
+        primal). With `warm_start` another call with more draws, and the same array `X_new`, adds only what is missing.
 
         Parameters
         ----------

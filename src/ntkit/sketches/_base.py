@@ -362,7 +362,7 @@ def _execute_rows(program: Program, inputs: list[Array], dtype: Any, batch_size:
 
         inputs = [x.detach().to(dtype) for x in inputs]
         if dtype in (xp.bfloat16, xp.float16) and _products_triton.suits(program):
-            return _products_triton.execute(program, inputs)
+            return _products_triton.execute(program, inputs, batch_size)
         return _triton.execute(program, inputs, batch_size)
     half = dtype not in (xp.float32, xp.float64)  # 16-bit numbers are computed in float32 and rounded at the end
     wide = xp.float32 if half else dtype

@@ -7,6 +7,7 @@ one matrix product, and one kernel multiplies its columns, divides by the norm a
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from ntkit._batching import batch_rows
 from ntkit.sketches import _agnostic
 from ntkit.sketches._program import (
     Activate,
@@ -42,27 +44,36 @@ def suits(program: Program) -> bool:
     """Whether a program gathers from transforms, and only from short ones."""
     if "products" not in program.cache:
         sizes = [program.sizes[step.value] for step in program.steps if isinstance(step, Hadamard)]
+        transforms = bool(sizes)
         gathers = all(
-            isinstance(program.steps[reader], Gather | Product) and program.sizes[reader] <= WIDEST
+            isinstance(program.steps[reader], Gather | Product)
             for number, readers in _readers(program).items()
             if isinstance(program.steps[number], Hadamard)
             for reader in readers
         )
+        for number, step in enumerate(program.steps):
+            if isinstance(step, Gather | Product):
+                sizes += [program.sizes[v] for v in operands(step) if not isinstance(program.steps[v], Hadamard)]
+                gathers &= program.sizes[number] <= WIDEST
         outputs = any(isinstance(program.steps[number], Hadamard) for number in program.outputs)
-        program.cache["products"] = bool(sizes) and max(sizes) <= LONGEST and gathers and not outputs
+        program.cache["products"] = transforms and max(sizes) <= LONGEST and gathers and not outputs
     return bool(program.cache["products"])
 
 
-def execute(program: Program, inputs: list[torch.Tensor]) -> torch.Tensor:
+def execute(program: Program, inputs: list[torch.Tensor], batch_size: int | None = None) -> torch.Tensor:
     """Run a program on the rows of CUDA tensors of 16-bit numbers; the outputs side by side."""
     first = inputs[0]
     out = torch.empty((first.shape[0], program.n_outputs), dtype=first.dtype, device=first.device)
     key = ("matrices", first.device, first.dtype)
     if key not in program.cache:
         program.cache[key] = _matrices(program, first)
-    for start in range(0, first.shape[0], ROWS):
-        rows = slice(start, start + ROWS)
-        _Run(program, [x[rows] for x in inputs], out[rows], program.cache[key]).run()
+    n_gathered = sum(source.matrix.shape[1] for source in program.cache[key].values())
+    per_row = first.dtype.itemsize * (n_gathered + 4 * max(program.sizes))
+    step = min(ROWS, batch_rows(first.shape[0], per_row, batch_size=batch_size, like=first))
+    with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
+        for start in range(0, first.shape[0], step):
+            rows = slice(start, start + step)
+            _Run(program, [x[rows] for x in inputs], out[rows], program.cache[key]).run()
     return out
 
 
@@ -177,7 +188,7 @@ class _Run:
         if number not in self.normalized:
             return _multiply(sides, self.place(number))
         last, by, factor, floor = self.normalized[number]
-        scale = None if by is None else values[by]
+        scale = None if by is None else values[by].contiguous()
         return Normalized(_multiply(sides, self.place(last), by=scale, factor=factor, floor=floor), last)
 
     def place(self, number: int) -> torch.Tensor | None:

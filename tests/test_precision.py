@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from ntkit._precision import exact_products
 from ntkit.models import _statistics
-from ntkit.models._precision import exact_products
 
 torch = pytest.importorskip("torch")
 FLAGS = torch.backends.cuda.matmul
@@ -41,6 +41,19 @@ def test_settings_come_back(precision, bf16, fp16):
         assert current() == ["ieee", False, False]
         raise KeyError
     assert current() == [precision, bf16, fp16]
+
+
+@pytest.mark.parametrize("precision", ["tf32", "ieee"])
+def test_convolutions_are_exact_too(precision):
+    conv = torch.backends.cudnn.conv
+    before = conv.fp32_precision
+    try:
+        conv.fp32_precision = precision
+        with exact_products():
+            assert conv.fp32_precision == "ieee"
+        assert conv.fp32_precision == precision
+    finally:
+        conv.fp32_precision = before
 
 
 @pytest.mark.usefixtures("settings")
