@@ -48,6 +48,7 @@ from ntkit.sketches import SRHT, TensorSRHT
 from ntkit.sketches._program import power_of_two
 from ntkit.sketches.series import SeriesOperator, SeriesSketch
 from ntkit.sketches.srht import SRHTOperator
+from ntkit.sketches.tensor import TensorSRHTOperator
 
 WIDEST = 4  # times the hidden components: more columns, of residual branches, are sketched down
 
@@ -199,16 +200,14 @@ class _Compiler:
         if n_eta and trained_after and options.kinds == ("ntk",):  # a series can have fewer components than asked for
             left = options.n_components - units.n_forward  # or more, where it is rotated
             n_eta = left if 2 * left >= n_eta else n_eta
-        stage: Activate | ActivateAndPool
-        if pooled:
-            fold = self.fold(columns.n_psi, units.n_derivative, n_eta, path) if n_eta else None
-            stage = ActivateAndPool(layer, columns, units, fold, options.normalize)
-        else:
-            product = None
-            if n_eta:
-                law = TensorSRHT((columns.n_psi, units.n_derivative), n_eta, replace=options.replace)
-                product = law.sample(keyed(self.seed, *path, "product"))
-            stage = Activate(layer, columns, units, product, options.normalize)
+        product: Fold | TensorSRHTOperator | None = None
+        if n_eta and pooled:
+            product = self.fold(columns.n_psi, units.n_derivative, n_eta, path)
+        elif n_eta:
+            law = TensorSRHT((columns.n_psi, units.n_derivative), n_eta, replace=options.replace)
+            product = law.sample(keyed(self.seed, *path, "product"))
+        kind = ActivateAndPool if pooled else Activate
+        stage = kind(layer, columns, units, product, options.normalize)
         self.stages.append(stage)
         return Layout(() if pooled else layout.pixels, stage.columns_after)
 

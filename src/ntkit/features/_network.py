@@ -28,14 +28,20 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit.features._pixels import average, mix_patches, patches, squares, sum_pixels
+from ntkit.features._pixels import (
+    average,
+    joined,
+    mean_of_pixels,
+    mix_patches,
+    patches,
+    squares,
+    sum_pixels,
+    with_norms,
+)
 from ntkit.features._units import Units, after
 from ntkit.networks import Activation, AvgPool, Conv
 from ntkit.sketches._agnostic import constant
 from ntkit.sketches._base import ProgramOperator
-from ntkit.sketches.tensor import TensorSRHTOperator
-
-FLOOR = 1e-5  # of the norm that vectors should have: less is rounding errors of what cancelled
 
 
 @dataclass(frozen=True)
@@ -190,22 +196,9 @@ class Activate(Stage):
     activation: Activation
     columns: Columns
     units: Units
-    product: TensorSRHTOperator | None
+    product: Any
+    """A TensorSRHT of pairs of vectors, or for :class:`ActivateAndPool` a :class:`Fold` of a matrix; None without ψ."""
     normalize: bool
-
-    def apply(self, flow: Flow) -> Flow:
-        """See :meth:`Stage.apply`."""
-        forward, derivative = self.units.features(self.columns.phi(flow.values), flow.power)
-        power, theta = self._diagonals(flow)
-        parts, powers = [], []
-        if self.product is not None:
-            assert derivative is not None
-            parts.append(self.product.apply(self.columns.psi(flow.values), derivative))
-            powers.append(theta if self.normalize else None)
-        if forward is not None:
-            parts.append(forward)
-            powers.append(power if self.normalize else None)
-        return Flow(joined(parts, powers), power, theta)
 
     @property
     def columns_after(self) -> Columns:
@@ -216,45 +209,45 @@ class Activate(Stage):
         """See :meth:`Stage.width`."""
         return flow.n_pixels * (self.units.n_forward + self.units.n_derivative)
 
-    def _diagonals(self, flow: Flow) -> tuple[Array | None, Array | None]:
-        if flow.power is None or flow.theta is None:
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        forward, derivative = self.units.features(self.columns.phi(flow.values), flow.power)
+        power, slope = self.diagonals(flow)
+        theta = None if slope is None else flow.theta * slope
+        parts, powers = [], []
+        if self.product is not None:
+            parts.append(self.product.apply(self.columns.psi(flow.values), derivative))
+            powers.append(theta if self.normalize else None)
+        if forward is not None:
+            parts.append(forward)
+            powers.append(power if self.normalize else None)
+        return Flow(joined(parts, powers), power, theta)
+
+    def diagonals(self, flow: Flow) -> tuple[Array | None, Array | None]:
+        """Σ(x, x) after the activation, and what it multiplies Θ(x, x) by."""
+        if flow.power is None:
             return None, None
-        return after(self.activation, flow.power), flow.theta * after(self.activation, flow.power, derivative=True)
+        return after(self.activation, flow.power), after(self.activation, flow.power, derivative=True)
 
 
 @dataclass(frozen=True, eq=False)
-class ActivateAndPool(Stage):
-    """An activation and the mean over all pixels after it; `fold` stands for the product."""
-
-    activation: Activation
-    columns: Columns
-    units: Units
-    fold: Fold | None
-    normalize: bool
-
-    @property
-    def columns_after(self) -> Columns:
-        """What the columns are after it."""
-        return Columns(0 if self.fold is None else self.fold.n_components, np.zeros(self.units.n_forward))
+class ActivateAndPool(Activate):
+    """An activation and the mean over all pixels after it."""
 
     def width(self, flow: Flow) -> int:
         """See :meth:`Stage.width`."""
-        n_entries = 0 if self.fold is None else self.fold.signs.size
-        return max(flow.n_pixels * (self.units.n_forward + self.units.n_derivative), n_entries)
+        return max(super().width(flow), 0 if self.product is None else self.product.signs.size)
 
     def apply(self, flow: Flow) -> Flow:
         """See :meth:`Stage.apply`."""
         xp: Any = _array.namespace(flow.values)
         forward, derivative = self.units.features(self.columns.phi(flow.values), flow.power)
-        power, slope = None, None
-        if self.normalize and flow.power is not None:
-            power, slope = after(self.activation, flow.power), after(self.activation, flow.power, derivative=True)
+        power, slope = self.diagonals(flow) if self.normalize else (None, None)
         parts = []
-        if self.fold is not None:
-            assert derivative is not None
+        if self.product is not None:
             psi, derivative = _pixels_flat(self.columns.psi(flow.values)), _pixels_flat(with_norms(derivative, slope))
             matrix = xp.matmul(xp.matrix_transpose(psi), derivative)
-            parts.append(self.fold.apply(matrix, 1 / flow.n_pixels))
+            parts.append(self.product.apply(matrix, 1 / flow.n_pixels))
         if forward is not None:
             parts.append(mean_of_pixels(with_norms(forward, power)))
         values = joined(parts)
@@ -291,51 +284,8 @@ class Fold:
         return out
 
 
-def with_norms(values: Array, power: Array | None) -> Array:
-    """Vectors along the last axis scaled to given squared norms; zero, or rounding errors of what cancelled, to 0."""
-    if power is None:
-        return values
-    xp: Any = _array.namespace(values)
-    if _array.has_triton(values):
-        from ntkit.features import _pixels_triton
-
-        if _pixels_triton.fits(values):
-            return _pixels_triton.scale_rows(values, power, values.new_empty(values.shape), FLOOR)
-    own = squares(values)
-    known = own > FLOOR**2 * power
-    factors = xp.where(known, xp.sqrt(power / xp.where(known, own, xp.ones_like(own))), xp.zeros_like(own))
-    return values * xp.astype(factors, values.dtype, copy=False)[..., None]
-
-
-def joined(parts: Sequence[Array], powers: Sequence[Array | None] | None = None) -> Array:
-    """Columns side by side, each part with its norms; on CUDA they are written there at once."""
-    powers = [None] * len(parts) if powers is None else powers
-    if len(parts) == 1:
-        return with_norms(parts[0], powers[0])
-    xp: Any = _array.namespace(*parts)
-    if _array.has_triton(parts[0]) and all(power is not None for power in powers):
-        from ntkit.features import _pixels_triton
-
-        if all(map(_pixels_triton.fits, parts)):
-            ends = np.cumsum([part.shape[-1] for part in parts]).tolist()
-            out = parts[0].new_empty((*parts[0].shape[:-1], ends[-1]))
-            for part, power, end in zip(parts, powers, ends, strict=True):
-                _pixels_triton.scale_rows(part, power, out[..., end - part.shape[-1] : end], FLOOR)
-            return out
-    return xp.concat([with_norms(part, power) for part, power in zip(parts, powers, strict=True)], axis=-1)
-
-
 def _pixels_flat(values: Array) -> Array:
     return _array.namespace(values).reshape(values, (values.shape[0], -1, values.shape[-1]))
-
-
-def mean_of_pixels(values: Array) -> Array:
-    """Mean over all pixels, of 16-bit numbers in float32."""
-    if _array.is_torch(values) and values.dtype.itemsize < 4:
-        import torch
-
-        return values.mean(dim=(1, 2), dtype=torch.float32)
-    return _array.namespace(values).mean(values, axis=(1, 2))
 
 
 def remeasured(values: Array, flow: Flow, columns: Columns) -> tuple[Array | None, Array | None]:

@@ -1,4 +1,4 @@
-"""What convolutional networks do to pixels: patches, averages, sums with random signs. Images are (n, h, w, c).
+"""What networks do to pixels: patches, averages, sums with random signs, norms. Images are (n, h, w, c).
 
 The direct sum of the q² pixels of a patch, divided by q, has the inner products of a convolution's covariance: their
 mean over the patch. Of few channels it is written out (:func:`patches`). Of many, an SRHT of it is wanted next, and
@@ -8,6 +8,7 @@ with one row block of H_{q²} ⊗ H_c that is one H_c of a sum of the pixels, ea
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,8 @@ from ntkit.kernels._walk import window_sum
 from ntkit.networks import AvgPool, Conv
 from ntkit.networks._layers import Window
 from ntkit.sketches._agnostic import constant
+
+FLOOR = 1e-5  # of the norm that vectors should have: less is rounding errors of what cancelled
 
 
 def patches(x: Array, layer: Conv) -> Array:
@@ -88,6 +91,49 @@ def squares(x: Array) -> Array:
         return np.einsum("...i,...i->...", x, x, dtype=wide)
     x = _array.widen(x)
     return _array.namespace(x).sum(x * x, axis=-1)
+
+
+def mean_of_pixels(values: Array) -> Array:
+    """Mean over all pixels, of 16-bit numbers in float32."""
+    if _array.is_torch(values) and values.dtype.itemsize < 4:
+        import torch
+
+        return values.mean(dim=(1, 2), dtype=torch.float32)
+    return _array.namespace(values).mean(values, axis=(1, 2))
+
+
+def with_norms(values: Array, power: Array | None) -> Array:
+    """Vectors along the last axis scaled to given squared norms; zero, or rounding errors of what cancelled, to 0."""
+    if power is None:
+        return values
+    xp: Any = _array.namespace(values)
+    if _array.has_triton(values):
+        from ntkit.features import _pixels_triton
+
+        if _pixels_triton.fits(values):
+            return _pixels_triton.scale_rows(values, power, values.new_empty(values.shape), FLOOR)
+    own = squares(values)
+    known = own > FLOOR**2 * power
+    factors = xp.where(known, xp.sqrt(power / xp.where(known, own, xp.ones_like(own))), xp.zeros_like(own))
+    return values * xp.astype(factors, values.dtype, copy=False)[..., None]
+
+
+def joined(parts: Sequence[Array], powers: Sequence[Array | None] | None = None) -> Array:
+    """Columns side by side, each part with its norms; on CUDA they are written there at once."""
+    powers = [None] * len(parts) if powers is None else powers
+    if len(parts) == 1:
+        return with_norms(parts[0], powers[0])
+    xp: Any = _array.namespace(*parts)
+    if _array.has_triton(parts[0]) and all(power is not None for power in powers):
+        from ntkit.features import _pixels_triton
+
+        if all(map(_pixels_triton.fits, parts)):
+            ends = np.cumsum([part.shape[-1] for part in parts]).tolist()
+            out = parts[0].new_empty((*parts[0].shape[:-1], ends[-1]))
+            for part, power, end in zip(parts, powers, ends, strict=True):
+                _pixels_triton.scale_rows(part, power, out[..., end - part.shape[-1] : end], FLOOR)
+            return out
+    return xp.concat([with_norms(part, power) for part, power in zip(parts, powers, strict=True)], axis=-1)
 
 
 def _padded(x: Array, rows: Window, cols: Window) -> Array:
