@@ -43,6 +43,27 @@ def test_settings_come_back(precision, bf16, fp16):
     assert current() == [precision, bf16, fp16]
 
 
+@pytest.mark.usefixtures("settings")
+@pytest.mark.parametrize("older", ["highest", "high", "medium"])
+@pytest.mark.parametrize("convolutions", [True, False])
+def test_older_names_can_be_read_and_come_back(older, convolutions):
+    """torch raises where the older names allow what the newer ones forbid."""
+    names = [(FLAGS, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")]
+    precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        torch.set_float32_matmul_precision(older)
+        torch.backends.cudnn.allow_tf32 = convolutions
+        before = [getattr(flags, name) for flags, name in names]
+        with exact_products():
+            assert [getattr(flags, name) for flags, name in names] == [False, False]
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert [getattr(flags, name) for flags, name in names] == before
+        assert torch.get_float32_matmul_precision() == older
+    finally:
+        torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.allow_tf32 = cudnn
+
+
 @pytest.mark.parametrize("precision", ["tf32", "ieee"])
 def test_convolutions_are_exact_too(precision):
     conv = torch.backends.cudnn.conv
