@@ -1,0 +1,135 @@
+"""Compiled recursions of Gegenbauer polynomials; rows of cosines in, values of polynomials or sums of them out."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+_options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+_LANES = 2048  # values that are worked on at a time, all in the first-level cache
+
+
+@numba.njit(**_options)
+def values(t: np.ndarray, starts: np.ndarray, degrees: np.ndarray, steps: np.ndarray, backs: np.ndarray) -> None:
+    """Replace the cosines in the columns from starts[i] to starts[i + 1] by P_ℓ of them, ℓ = degrees[i]."""
+    x, before, value = np.empty(_LANES, t.dtype), np.empty(_LANES, t.dtype), np.empty(_LANES, t.dtype)
+    for i in range(len(degrees)):
+        start, stop, degree = starts[i], starts[i + 1], degrees[i]
+        if degree == 0:
+            t[:, start:stop] = 1.0
+        if degree < 2:
+            continue
+        for left in range(start, stop, _LANES):
+            size = min(stop - left, _LANES)
+            at_once = _LANES // size
+            for top in range(0, len(t), at_once):
+                n_rows = min(len(t) - top, at_once)
+                for row in range(n_rows):
+                    for j in range(size):
+                        x[row * size + j] = t[top + row, left + j]
+                n = n_rows * size
+                for j in range(n):
+                    before[j], value[j] = 1.0, x[j]
+                _advance(x[:n], before[:n], value[:n], degree, steps, backs)
+                for row in range(n_rows):
+                    for j in range(size):
+                        t[top + row, left + j] = value[row * size + j]
+
+
+@numba.njit(**_options)
+def _advance(
+    x: np.ndarray, before: np.ndarray, value: np.ndarray, degree: int, steps: np.ndarray, backs: np.ndarray
+) -> None:
+    """From P_0, P_1 to P_ℓ in `value`; four degrees in a pass over the values."""
+    k = 2
+    while k + 3 <= degree:
+        a0, a1, a2, a3 = steps[k], steps[k + 1], steps[k + 2], steps[k + 3]
+        b0, b1, b2, b3 = backs[k], backs[k + 1], backs[k + 2], backs[k + 3]
+        for j in range(len(x)):
+            p = a0 * x[j] * value[j] - b0 * before[j]
+            q = a1 * x[j] * p - b1 * value[j]
+            p = a2 * x[j] * q - b2 * p
+            before[j] = p
+            value[j] = a3 * x[j] * p - b3 * q
+        k += 4
+    while k <= degree:
+        a0, b0 = steps[k], backs[k]
+        for j in range(len(x)):
+            p = a0 * x[j] * value[j] - b0 * before[j]
+            before[j] = value[j]
+            value[j] = p
+        k += 1
+
+
+@numba.njit(**_options)
+def sums(
+    t: np.ndarray, weights: np.ndarray, first: np.ndarray, groups: np.ndarray, steps: np.ndarray, backs: np.ndarray,
+    out: np.ndarray,
+) -> None:  # fmt: skip
+    """Write Σ weights P_ℓ(t) of each group side by side into `out`.
+
+    The modes of degree ℓ are those from first[ℓ] to first[ℓ + 1], columns of `weights`; groups[i] is that of mode i.
+    """
+    size, top = t.shape[1], len(first) - 2
+    x, before, value = np.empty(size, t.dtype), np.empty(size, t.dtype), np.empty(size, t.dtype)
+    alone = np.zeros(top + 5, t.dtype)
+    for row in range(t.shape[0]):
+        out[row] = 0.0
+        for j in range(size):
+            x[j], before[j], value[j] = t[row, j], 0.0, 1.0
+        if out.shape[1] == size:
+            for i in range(len(groups)):
+                alone[_degree_of(first, i)] = weights[row, i]
+            _add(x, before, value, alone, steps, backs, out[row])
+            continue
+        for k in range(top + 1):
+            if k > 0:
+                a, b = steps[k], backs[k]
+                for j in range(size):
+                    p = a * x[j] * value[j] - b * before[j]
+                    before[j] = value[j]
+                    value[j] = p
+            for i in range(first[k], first[k + 1]):
+                weight, target = weights[row, i], out[row, groups[i] * size :]
+                for j in range(size):
+                    target[j] += weight * value[j]
+
+
+@numba.njit(**_options)
+def _degree_of(first: np.ndarray, mode: int) -> int:
+    k = 0
+    while first[k + 1] <= mode:
+        k += 1
+    return k
+
+
+@numba.njit(**_options)
+def _add(
+    x: np.ndarray, before: np.ndarray, value: np.ndarray, weights: np.ndarray, steps: np.ndarray, backs: np.ndarray,
+    out: np.ndarray,
+) -> None:  # fmt: skip
+    """Add Σ weights[ℓ] P_ℓ, from P_{−1} = 0 and P_0 = 1 on; four degrees in a pass over the values."""
+    for j in range(len(x)):
+        out[j] += weights[0]
+    k, top = 1, len(steps) - 1
+    while k + 3 <= top:
+        a0, a1, a2, a3 = steps[k], steps[k + 1], steps[k + 2], steps[k + 3]
+        b0, b1, b2, b3 = backs[k], backs[k + 1], backs[k + 2], backs[k + 3]
+        w0, w1, w2, w3 = weights[k], weights[k + 1], weights[k + 2], weights[k + 3]
+        for j in range(len(x)):
+            p = a0 * x[j] * value[j] - b0 * before[j]
+            q = a1 * x[j] * p - b1 * value[j]
+            r = a2 * x[j] * q - b2 * p
+            s = a3 * x[j] * r - b3 * q
+            before[j] = r
+            value[j] = s
+            out[j] += (w0 * p + w1 * q) + (w2 * r + w3 * s)
+        k += 4
+    while k <= top:
+        a0, b0, w0 = steps[k], backs[k], weights[k]
+        for j in range(len(x)):
+            p = a0 * x[j] * value[j] - b0 * before[j]
+            before[j] = value[j]
+            value[j] = p
+            out[j] += w0 * p
+        k += 1

@@ -1,0 +1,52 @@
+"""Length scales of Gaussian kernels: checks, and the default one, from the spread of the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ntkit import _array
+from ntkit._batching import row_batches
+from ntkit._validation import check_real, message
+
+
+def check_lengthscale(lengthscale: Any, owner: str) -> float | None:
+    """The length scale given, None for "scale"."""
+    rule = "a finite real number > 0 or 'scale'"
+    if isinstance(lengthscale, str):
+        if lengthscale != "scale":
+            raise ValueError(message(owner, "lengthscale", rule, lengthscale))
+        return None
+    try:
+        return check_real(lengthscale, "lengthscale", owner, minimum=0, strict=True)
+    except (TypeError, ValueError) as error:
+        raise type(error)(message(owner, "lengthscale", rule, lengthscale)) from None
+
+
+def default_lengthscale(X: Any) -> float:
+    """√(d·Var(X)/2), or √½ if all entries are equal up to rounding."""
+    deviation = _deviation(X)
+    return deviation * (X.shape[1] / 2) ** 0.5 or 0.5**0.5
+
+
+def _deviation(X: Any) -> float:
+    """Standard deviation of all entries in float64, over their largest so that squares cannot overflow."""
+    size = X.shape[0] * X.shape[1]
+    if _array.is_sparse(X):
+        if not X.has_canonical_format:
+            X = X.copy()
+            X.sum_duplicates()
+        X = X.data[:, None]
+        if not X.size:
+            return 0.0
+    elif _array.is_torch(X):
+        X = X.detach()
+    xp = _array.namespace(X)
+    top = max(float(xp.max(X)), -float(xp.min(X)))
+    if top == 0:
+        return 0.0
+    batches = list(row_batches(X.shape[0], 32 * X.shape[1], like=X))
+    mean = sum(float(xp.sum(_array.widen(X[rows]) / top)) for rows in batches) / size
+    squares = sum(float(xp.sum((_array.widen(X[rows]) / top - mean) ** 2)) for rows in batches)
+    squares += (size - X.shape[0] * X.shape[1]) * mean**2  # entries that are not stored
+    deviation = (squares / size) ** 0.5
+    return top * deviation if deviation > 1e-15 else 0.0

@@ -1,0 +1,269 @@
+"""Which harmonics and radial functions of a generalized zonal kernel become features, and how they are evaluated.
+
+A factor is a kernel of some columns, k = Σ_ℓ ⟨h_ℓ(r), h_ℓ(r')⟩ P_ℓ(t). For rows whose norms are spread as those seen
+and whose directions are uniform, its eigenfunctions are the products of a harmonic of degree ℓ and one of the
+radial functions that diagonalize E_r h_ℓ(r) h_ℓ(r)ᵀ. A *mode* is such a degree and radial function, with α_ℓ
+eigenfunctions of equal eigenvalue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._random import generator, keyed
+from ntkit.features._walk import haar
+from ntkit.kernels.zonal import Homogeneous, Series, harmonic_dimension, non_negative, recursion
+
+_LARGEST = 25.0  # norms over the length scale up to which radial functions are adapted: they take some r² terms
+_ROUNDING = 1e-13  # share of the kernel below which modes are rounding errors
+_WIDEST = 1024  # harmonics of a degree that are taken whole: they take a product with a square matrix of that size
+_SMALLEST = 1 / 16  # share of the components from which on random features are worth their noise
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Degree ℓ, index of the radial function, and E_r h(r)²."""
+
+    degree: int
+    index: int
+    energy: float
+
+
+@dataclass
+class Radial:
+    """Orthogonal mixtures of the radial functions of a kernel, for each degree, that hold most of it at given norms.
+
+    Homogeneous kernels have one for each degree, √c_ℓ r^p; `mixtures` are the √c_ℓ. Others mix the functions
+    √(a_{ℓ+2i} b_{ℓ,i}) (r/ℓ)^{ℓ+2i} over i; `mixtures` has the coefficients of (r/anchor)^{ℓ+2i} in columns.
+    """
+
+    modes: list[Mode]
+    mixtures: np.ndarray
+    total: float
+    """E k(x, x)."""
+    power: int | None = None
+    lengthscale: float = 1.0
+    damped: bool = False
+    anchor: float = 1.0
+
+    @classmethod
+    def of(
+        cls, function: Homogeneous | Series, n_features: int, radii: np.ndarray, degree: int, order: int | None
+    ) -> Self:
+        """Those of a kernel for rows of some norms, up to a degree, `order` at most for each."""
+        total = float(np.mean(function.diagonal(radii)))
+        if isinstance(function, Homogeneous):
+            c = non_negative(*function.coefficients(degree, n_features), n_features)
+            size = float(np.mean(radii ** (2 * function.power)))
+            modes = [Mode(k, 0, float(a) * size) for k, a in enumerate(c) if a * size > _ROUNDING * total]
+            return cls(modes, np.sqrt([c[mode.degree] for mode in modes]), total, power=function.power)
+        anchor = min(float(radii.max()) or function.lengthscale, _LARGEST * function.lengthscale)
+        n_terms = function.n_terms(anchor)
+        logs = function.log_weights(degree, n_terms, n_features)
+        H = np.exp(logs + function.log_powers(np.minimum(radii, anchor), degree, n_terms)) / len(radii) ** 0.5
+        at_anchor = np.exp(logs + function.log_powers(np.array([anchor]), degree, n_terms)[0])
+        modes, columns = [], []
+        for k in range(degree + 1):
+            _, sizes, mixtures = np.linalg.svd(H[:, k], full_matrices=False)
+            mixtures *= np.sign(mixtures[np.arange(len(mixtures)), np.abs(mixtures).argmax(axis=1)])[:, None]
+            for i, size in enumerate(sizes[:order]):
+                if size**2 > _ROUNDING * total:
+                    modes.append(Mode(k, i, float(size) ** 2))
+                    columns.append(at_anchor[k] * mixtures[i])
+        mixtures = np.stack(columns, axis=1) if columns else np.empty((n_terms, 0))
+        return cls(modes, mixtures, total, None, function.lengthscale, function.damped, anchor)
+
+    def take(self, chosen: Sequence[Mode]) -> None:
+        """Keep these modes only, in this order."""
+        places = {mode: i for i, mode in enumerate(self.modes)}
+        self.mixtures = self.mixtures[..., [places[mode] for mode in chosen]]
+        self.modes = list(chosen)
+
+    def values(self, r: Array) -> Array:
+        """Radial functions of all modes at norms in float64, (n, modes)."""
+        xp: Any = _array.namespace(r)
+        place = {"device": _array.device(r), "dtype": r.dtype}
+        mixtures = xp.asarray(self.mixtures, **place)
+        if self.power is not None:
+            scales = xp.where(r > 0, r**self.power, xp.zeros_like(r))  # 0⁰ too: a zero row has no features
+            return scales[:, None] * mixtures
+        # Powers relative to those at the anchor. Far beyond it, where damping wins, the ratio need not be right.
+        ratio = xp.log(xp.clip(r, 1e-300, None) / self.anchor)
+        damping = xp.zeros_like(r)
+        if self.damped:
+            ratio = xp.clip(ratio, None, 4.0)
+            damping = 0.5 * (self.anchor**2 - r**2) / self.lengthscale**2
+        i = xp.arange(self.mixtures.shape[0], **place)
+        terms = xp.exp(2 * i * ratio[:, None] + damping[:, None])
+        degrees = xp.asarray(np.array([mode.degree for mode in self.modes], dtype=np.float64), **place)
+        return xp.exp(degrees * ratio[:, None]) * xp.matmul(terms, mixtures)
+
+
+@dataclass
+class Factor:
+    """A zonal kernel of some columns: its radial functions and its harmonics.
+
+    Columns starts[i] to starts[i + 1] of `directions` are those of degrees[i], the harmonics of which are
+    Y(u) = P_ℓ(⟨u, w⟩) mixing[i]; None for a mixing matrix that is 1. The columns after starts[-1] are those of random
+    features.
+    """
+
+    columns: np.ndarray | None
+    n_features: int
+    radial: Radial
+    directions: Array = None
+    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    degrees: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    mixing: list[Array] = field(default_factory=list)
+
+    def draw(self, seed: np.random.SeedSequence, degrees: Sequence[int], random: np.ndarray) -> None:
+        """Draw the directions of the harmonics of some degrees; `random` are those of random features."""
+        drawn = [draw_harmonics(seed, degree, self.n_features) for degree in degrees]
+        self.directions = np.concatenate([*(w for w, _ in drawn), random], axis=1)
+        self.starts = np.cumsum([0, *(w.shape[1] for w, _ in drawn)])
+        self.degrees = np.array(degrees, dtype=np.int64)
+        self.mixing = [None if degree < 2 else mixing for degree, (_, mixing) in zip(degrees, drawn, strict=True)]
+
+    def placed(self, dtype: Any, device: Any) -> Factor:
+        """A copy with the draws in the precision of rows, and on their torch device."""
+
+        def place(values: Any) -> Any:
+            if values is None or device is None:
+                return values if values is None else values.astype(dtype)
+            import torch
+
+            return torch.from_numpy(values).to(dtype).to(device)
+
+        return replace(self, directions=place(self.directions), mixing=[place(mixing) for mixing in self.mixing])
+
+    def harmonics(self, t: Array) -> dict[int, Array]:
+        """Harmonics of each degree, of cosines with the directions, which may be overwritten."""
+        if _array.is_numpy(t):
+            from ntkit.features._gegenbauer_numba import values
+
+            top = int(self.degrees.max(initial=0))
+            values(t, self.starts, self.degrees, *recursions(top, self.n_features, t.dtype))
+        result = {}
+        for i, degree in enumerate(self.degrees.tolist()):
+            block = t[:, int(self.starts[i]) : int(self.starts[i + 1])]
+            block = block if _array.is_numpy(t) else polynomial(block, degree, self.n_features)
+            result[degree] = block if self.mixing[i] is None else block @ self.mixing[i]
+        return result
+
+
+def choose(
+    factors: Sequence[Factor], n_components: int, tolerance: float
+) -> tuple[list[tuple[Mode, ...]], list[Mode], int]:
+    """Products of modes that become features one by one, the modes left for random features, and their components.
+
+    Those with the largest eigenvalues that fit come first. What is left goes to random features (of a single factor)
+    of all other modes but those that add up to less than `tolerance` of the kernel.
+    """
+    products: list[tuple[tuple[Mode, ...], float, int]] = [((), 1.0, 1)]
+    for factor in factors:
+        products = [
+            ((*modes, mode), energy * mode.energy, size * harmonic_dimension(mode.degree, factor.n_features))
+            for modes, energy, size in products
+            for mode in factor.radial.modes
+        ]
+    total = prod(factor.radial.total for factor in factors)
+    products = [item for item in products if item[1] > _ROUNDING * total]
+    products.sort(key=lambda item: (-item[1] / item[2], item[2]))
+    exact, rest, left = [], [], n_components
+    for item in products:
+        if item[2] <= min(left, _WIDEST):
+            exact.append(item[0])
+            left -= item[2]
+        else:
+            rest.append(item)
+    if len(factors) > 1 or left < _SMALLEST * n_components:
+        return exact, [], 0
+    return exact, random_modes([item[0][0] for item in rest], tolerance * total), left
+
+
+def random_modes(modes: Sequence[Mode], negligible: float) -> list[Mode]:
+    """The modes but for those of least energy, which add up to less than what is negligible."""
+    modes = sorted(modes, key=lambda mode: mode.energy)
+    dropped = np.cumsum([mode.energy for mode in modes]) <= negligible
+    kept = (mode for mode, drop in zip(modes, dropped, strict=True) if not drop)
+    return sorted(kept, key=lambda mode: (mode.degree, mode.index))
+
+
+def draw_harmonics(seed: np.random.SeedSequence, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Directions w_k, (d, α_ℓ), and a matrix A such that Y(u) = (P_ℓ(⟨u, w_k⟩))_k A has products P_ℓ(⟨u, v⟩).
+
+    P_ℓ(⟨·, w_k⟩) span the harmonics of degree ℓ for almost all sets of α_ℓ directions. Of four times as many random
+    ones a pivoted Cholesky decomposition of their kernel matrix P_ℓ(⟨w_j, w_k⟩) takes some that are well apart; A Aᵀ is
+    the inverse of the kernel matrix of these.
+    """
+    from scipy.linalg import cholesky, solve_triangular
+    from scipy.linalg.lapack import dpstrf
+
+    size = harmonic_dimension(degree, n_features)
+    if degree == 0 or n_features == 1:
+        return np.eye(n_features)[:, :1], np.ones((1, 1))
+    if degree == 1:
+        return np.eye(n_features), np.eye(n_features)
+    w = draw_directions(keyed(seed, "harmonics", degree), n_features, 4 * size, orthogonal=False)
+    kernel = polynomial(np.clip(w.T @ w, -1, 1), degree, n_features)
+    _, order, _, _ = dpstrf(kernel, tol=1e-10)
+    w = w[:, order[:size] - 1]
+    root = cholesky(polynomial(np.clip(w.T @ w, -1, 1), degree, n_features), lower=True)
+    return np.ascontiguousarray(w), solve_triangular(root, np.eye(size), lower=True).T
+
+
+def polynomial(t: Array, degree: int, n_features: int) -> Array:
+    """P_ℓ alone, without those of lower degree being kept."""
+    before, value = _array.namespace(t).ones_like(t), t
+    if degree == 0:
+        return before
+    for k in range(2, degree + 1):
+        a, b = recursion(k, n_features)
+        before, value = value, a * t * value - b * before
+    return value
+
+
+def draw_directions(seed: np.random.SeedSequence, n_features: int, size: int, *, orthogonal: bool) -> np.ndarray:
+    """Uniform directions, (d, size); orthonormal in blocks of d if asked for."""
+    if not orthogonal:
+        w = generator(seed, "directions").standard_normal((size, n_features))
+        return np.ascontiguousarray((w / np.linalg.norm(w, axis=1, keepdims=True)).T)
+    block = min(n_features, 256)
+    rows = [haar(generator(keyed(seed, "block"), i), n_features, block) for i in range(-(-size // block))]
+    return np.ascontiguousarray(np.concatenate([np.empty((0, n_features)), *rows])[:size].T)
+
+
+def recursions(degree: int, n_features: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Factors a_k, b_k of P_k = a_k t P_{k−1} − b_k P_{k−2} for k = 1 … ℓ, the P of index −1 being 0."""
+    steps, backs = np.ones(degree + 1, dtype), np.zeros(degree + 1, dtype)
+    for k in range(2, degree + 1):
+        steps[k], backs[k] = recursion(k, n_features)
+    return steps, backs
+
+
+def grouped(modes: Sequence[Mode], n_components: int) -> tuple[list[tuple[Mode, int]], int]:
+    """Modes with the number of the feature of each direction that holds them, and how many features there are.
+
+    Modes of one degree need one each: their products would not vanish on average. More radial functions
+    leave fewer directions: the i-th of all degrees are dropped where the variance they cost, about the square of the
+    energy over the number of directions, is more than the square of the energy that they hold.
+    """
+    ranked: list[tuple[Mode, int]] = []
+    for mode in modes:
+        rank = sum(other.degree == mode.degree for other, _ in ranked)
+        ranked.append((mode, rank))
+    ranks = max((rank for _, rank in ranked), default=-1) + 1
+    energies = np.array([sum(mode.energy for mode, rank in ranked if rank == i) for i in range(ranks)])
+    counts = np.arange(1, min(ranks, n_components) + 1)
+    held = np.cumsum(energies)[: len(counts)]
+    if not len(counts):
+        return [], 0
+    n_groups = int(counts[np.argmin((energies.sum() - held) ** 2 + held**2 * counts / n_components)])
+    return [(mode, rank) for mode, rank in ranked if rank < n_groups], n_groups

@@ -1,0 +1,534 @@
+"""Gegenbauer polynomials, and kernels as series of them: generalized zonal kernels.
+
+With the cosine t of x, y in R^d and their norms r, r', a generalized zonal kernel [1]_ is
+
+    k(x, y) = Σ_ℓ ⟨h_ℓ(r), h_ℓ(r')⟩ P_ℓ(t),
+
+P_ℓ the Gegenbauer polynomial of degree ℓ in dimension d with P_ℓ(1) = 1 (Chebyshev for d = 2, Legendre for d = 3) and
+h_ℓ(r) a vector of radial functions. P_ℓ(⟨u, v⟩) = (1/α_ℓ) Σ_k Y_k(u) Y_k(v) over the α_ℓ orthonormal spherical
+harmonics of degree ℓ, so P_ℓ(⟨u, v⟩) = α_ℓ E_w P_ℓ(⟨u, w⟩) P_ℓ(⟨v, w⟩) for w uniform on the sphere.
+
+.. [1] Han, Zandieh, Avron, "Random Gegenbauer Features for Scalable Kernel Methods", ICML 2022, Definition 3.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import comb, lgamma, log
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._validation import check_int, check_real, describe, message
+from ntkit.kernels.arccos import arc_cosine, arc_cosine_taylor, relu_ntk, relu_ntk_taylor
+
+__all__ = [
+    "gegenbauer",
+    "gegenbauer_coefficients",
+    "gegenbauer_series",
+    "harmonic_dimension",
+    "radial_functions",
+    "taylor_to_gegenbauer",
+]
+
+Zonal: TypeAlias = str | Callable[[np.ndarray], np.ndarray] | Sequence[float] | np.ndarray
+_EPS = float(np.finfo(np.float64).eps)
+_PRECISE = 1e-10  # errors of coefficients relative to κ(1) that end the search for better ones
+_TERMS = (512, 2048, 8192)  # of Taylor series, tried in turn
+
+
+def gegenbauer(t: Any, degree: int, n_features: int) -> Array:
+    """Gegenbauer polynomials P_0 … P_q in dimension d, with P_ℓ(1) = 1.
+
+    P_0 = 1, P_1 = t, P_ℓ = ((2ℓ + d − 4) t P_{ℓ−1} − (ℓ − 1) P_{ℓ−2})/(ℓ + d − 3); a stable recursion on [−1, 1].
+
+    Parameters
+    ----------
+    t : array
+        Cosines.
+    degree : int ≥ 0
+        q; at most 1 for d = 1, where the sphere is {−1, 1}.
+    n_features : int ≥ 1
+        d.
+
+    Returns
+    -------
+    array of shape (degree + 1, *t.shape)
+
+    Examples
+    --------
+    >>> from ntkit.kernels.zonal import gegenbauer
+    >>> gegenbauer([0.5], 3, 3)[:, 0]  # Legendre
+    array([ 1.    ,  0.5   , -0.125 , -0.4375])
+    """
+    degree, d = _sizes(degree, n_features, "gegenbauer")
+    t = t if _array.is_array(t) else np.asarray(t, dtype=np.float64)
+    xp = _array.namespace(t)
+    values = [xp.ones_like(t), t]
+    for k in range(2, degree + 1):
+        step, back = recursion(k, d)
+        values.append(step * t * values[-1] - back * values[-2])
+    return xp.stack(values[: degree + 1])
+
+
+def recursion(degree: int, n_features: int) -> tuple[float, float]:
+    """Factors a, b of P_ℓ = a t P_{ℓ−1} − b P_{ℓ−2} for ℓ ≥ 2, d ≥ 2."""
+    bottom = degree + n_features - 3
+    return (2 * degree + n_features - 4) / bottom, (degree - 1) / bottom
+
+
+def harmonic_dimension(degree: int, n_features: int) -> int:
+    """Dimension α_ℓ = C(d + ℓ − 1, ℓ) − C(d + ℓ − 3, ℓ − 2) of the spherical harmonics of degree ℓ in R^d.
+
+    Parameters
+    ----------
+    degree : int ≥ 0
+    n_features : int ≥ 1
+
+    Returns
+    -------
+    int
+
+    Examples
+    --------
+    >>> from ntkit.kernels.zonal import harmonic_dimension
+    >>> [harmonic_dimension(degree, 3) for degree in range(4)]
+    [1, 3, 5, 7]
+    """
+    degree = check_int(degree, "degree", "harmonic_dimension", minimum=0)
+    d = check_int(n_features, "n_features", "harmonic_dimension", minimum=1)
+    if d == 1:
+        return int(degree < 2)
+    return comb(d + degree - 1, degree) - (comb(d + degree - 3, degree - 2) if degree > 1 else 0)
+
+
+def gegenbauer_coefficients(
+    kernel: Zonal, degree: int, n_features: int, *, depth: int = 1, power: int = 1
+) -> np.ndarray:
+    """Coefficients c_0 … c_q of κ(t) = Σ_ℓ c_ℓ P_ℓ(t) in dimension d.
+
+    c_ℓ = α_ℓ ∫ κ P_ℓ (1 − t²)^{(d−3)/2} dt / ∫ (1 − t²)^{(d−3)/2} dt. κ is a kernel on the sphere in R^d if and only if
+    all c_ℓ ≥ 0 (Schoenberg); they are the squares of the radial functions h_ℓ of the NTK (Lemma 16 of [1]_).
+
+    Parameters
+    ----------
+    kernel : str, callable or sequence of float
+        κ: "ntk" (K_relu^(L)), "nngp" (Σ_relu^(L)), "arc_cosine", "exponential" (e^t); or a function of arrays of
+        cosines; or Taylor coefficients, that of t^j at index j.
+    degree : int ≥ 0
+        q; at most 1 for d = 1.
+    n_features : int ≥ 1
+        d.
+    depth : int ≥ 1
+        L of "ntk" and "nngp".
+    power : {0, 1, 2}
+        Order of "arc_cosine".
+
+    Returns
+    -------
+    ndarray of shape (degree + 1,)
+
+    Raises
+    ------
+    ValueError
+        If a function is given whose coefficients are lost in rounding: an error of 10⁻¹⁶ in its values is one of
+        √α_ℓ 10⁻¹⁶ in c_ℓ.
+
+    Notes
+    -----
+    Two ways, for each degree the better one. The integral over the angle θ, t = cos θ, by Gauss–Legendre quadrature: it
+    converges exponentially for every function that is analytic in θ, such as arc-cosine kernels, of whose
+    singularities at t = ±1 Gauss–Gegenbauer quadrature in t sees powers of 1 ∓ t. Its error is about √α_ℓ ε. And, for
+    named kernels, sums of Taylor coefficients (:func:`taylor_to_gegenbauer`), in which nothing cancels; these
+    converge quickly in high dimensions, just where α_ℓ is large.
+
+    References
+    ----------
+    .. [1] Han, Zandieh, Avron, "Random Gegenbauer Features for Scalable Kernel Methods", ICML 2022, Eq. (7).
+
+    Examples
+    --------
+    >>> from ntkit.kernels.zonal import gegenbauer_coefficients
+    >>> gegenbauer_coefficients("ntk", 3, 3).round(6)
+    array([0.5     , 1.      , 0.390625, 0.      ])
+    >>> gegenbauer_coefficients([0, 0, 1.0], 2, 3).round(6)  # t² = 1/3 + 2/3 P₂
+    array([0.333333, 0.      , 0.666667])
+    """
+    name = "gegenbauer_coefficients"
+    degree, d = _sizes(degree, n_features, name)
+    function = resolve(kernel, name, depth=depth, power=power)
+    if isinstance(function, Series):
+        return taylor_to_gegenbauer(function.taylor(degree + 400), degree, d)
+    values, errors = function.coefficients(degree, d)
+    worst = int(np.argmax(errors))
+    if errors[worst] > 1e-6 * max(float(np.abs(values).sum()), 1e-300):
+        raise ValueError(
+            f"The coefficient of degree {worst} of this function in dimension {d} is lost in rounding (its error may "
+            f"be {errors[worst]:.1e}). Ask for a lower degree, or give Taylor coefficients."
+        )
+    return values
+
+
+def gegenbauer_series(coefficients: Any, t: Any, n_features: int) -> Array:
+    """Value of Σ_ℓ c_ℓ P_ℓ(t) in dimension d.
+
+    Parameters
+    ----------
+    coefficients : sequence of float
+        c_ℓ at index ℓ.
+    t : array
+        Cosines.
+    n_features : int ≥ 1
+        d.
+
+    Returns
+    -------
+    array of the shape of t
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit.kernels.zonal import gegenbauer_coefficients, gegenbauer_series
+    >>> t = np.linspace(-1, 1, 5)
+    >>> c = gegenbauer_coefficients("exponential", 16, 4)
+    >>> bool(np.abs(gegenbauer_series(c, t, 4) - np.exp(t)).max() < 1e-14)
+    True
+    """
+    c = np.asarray(coefficients, dtype=np.float64)
+    if c.ndim != 1 or not c.size or not np.isfinite(c).all():
+        rule = "a non-empty sequence of finite numbers"
+        raise ValueError(message("gegenbauer_series", "coefficients", rule, coefficients))
+    values = gegenbauer(t, len(c) - 1, n_features)
+    total = float(c[0]) * values[0]
+    for k in range(1, len(c)):
+        total = total + float(c[k]) * values[k]
+    return total
+
+
+def taylor_to_gegenbauer(coefficients: Any, degree: int, n_features: int) -> np.ndarray:
+    """Gegenbauer coefficients of Σ_j a_j t^j: c_ℓ = Σ_i b_{ℓ,i} a_{ℓ+2i}.
+
+    b_{ℓ,i} = α_ℓ 2^{−ℓ} Γ(d/2)/√π (ℓ + 2i)!/(2i)! Γ(i + ½)/Γ(i + ℓ + d/2) is the coefficient of P_ℓ in t^{ℓ+2i}
+    (Lemma 4 of [1]_). It is positive, so that nothing cancels if all a_j ≥ 0.
+
+    Parameters
+    ----------
+    coefficients : sequence of float
+        a_j at index j.
+    degree : int ≥ 0
+        Highest ℓ; at most 1 for d = 1.
+    n_features : int ≥ 1
+        d.
+
+    Returns
+    -------
+    ndarray of shape (degree + 1,)
+
+    References
+    ----------
+    .. [1] Han, Zandieh, Avron, "Random Gegenbauer Features for Scalable Kernel Methods", ICML 2022.
+
+    Examples
+    --------
+    >>> from ntkit.kernels.zonal import taylor_to_gegenbauer
+    >>> taylor_to_gegenbauer([0, 0, 0, 1.0], 3, 2)  # 4 t³ = 3 T₁ + T₃
+    array([0.  , 0.75, 0.  , 0.25])
+    """
+    degree, d = _sizes(degree, n_features, "taylor_to_gegenbauer")
+    a = np.asarray(coefficients, dtype=np.float64)
+    c = np.zeros(degree + 1)
+    for k in range(min(degree + 1, len(a))):
+        part = a[k::2]
+        c[k] = float(np.exp(log_parts(k, len(part), d)) @ part)
+    return c
+
+
+def log_parts(degree: int, order: int, n_features: int) -> np.ndarray:
+    """Log b_{ℓ,i} for i < order."""
+    from scipy.special import gammaln
+
+    half = n_features / 2
+    i = np.arange(order)
+    constant = _log_dimension(degree, n_features) - degree * log(2) + lgamma(half) - 0.5 * log(np.pi)
+    powers = gammaln(degree + 2 * i + 1) - gammaln(2 * i + 1)
+    return constant + powers + gammaln(i + 0.5) - gammaln(i + degree + half)
+
+
+def radial_functions(
+    kernel: Zonal,
+    r: Any,
+    degree: int,
+    order: int,
+    n_features: int,
+    *,
+    lengthscale: float = 1.0,
+    depth: int = 1,
+    power: int = 1,
+) -> np.ndarray:
+    """Radial functions h_{ℓ,i}(r) with k(x, y) = Σ_ℓ Σ_i h_{ℓ,i}(‖x‖) h_{ℓ,i}(‖y‖) P_ℓ(cos(x, y)).
+
+    Dot-product kernels Σ_j a_j ⟨x, y⟩^j have h_{ℓ,i}(r) = √(a_{ℓ+2i} b_{ℓ,i}) r^{ℓ+2i}, b as in
+    :func:`taylor_to_gegenbauer` (Lemma 4 of [1]_); the Gaussian exp(−‖x − y‖²/2) those of e^{⟨x,y⟩} times e^{−r²/2}
+    (Lemma 15); the NTK and other functions ‖x‖^p ‖y‖^p κ(cos) h_ℓ(r) = √c_ℓ r^p alone (Lemma 16).
+
+    Parameters
+    ----------
+    kernel : str, callable or sequence of float
+        "gaussian", "exponential" (exp(⟨x, y⟩/ℓ²)), "ntk", "nngp", "arc_cosine"; a function κ of the cosine; or the
+        Taylor coefficients a_j of a dot-product kernel.
+    r : array of shape (n,)
+        Norms.
+    degree : int ≥ 0
+        Highest ℓ; at most 1 for d = 1.
+    order : int ≥ 1
+        Number s of radial functions for each ℓ; those of the NTK and its like from the second on are 0.
+    n_features : int ≥ 1
+        d.
+    lengthscale : float > 0
+        Of "gaussian" and "exponential".
+    depth : int ≥ 1
+        L of "ntk" and "nngp".
+    power : int ≥ 0
+        p of a function; order (and power) of "arc_cosine".
+
+    Returns
+    -------
+    ndarray of shape (n, degree + 1, order)
+
+    References
+    ----------
+    .. [1] Han, Zandieh, Avron, "Random Gegenbauer Features for Scalable Kernel Methods", ICML 2022.
+
+    Examples
+    --------
+    >>> from ntkit.kernels.zonal import radial_functions
+    >>> h = radial_functions("gaussian", [1.0, 2.0], 20, 20, 3)
+    >>> (h**2).sum(axis=(1, 2)).round(12)  # k(x, x)
+    array([1., 1.])
+    """
+    name = "radial_functions"
+    degree, d = _sizes(degree, n_features, name)
+    order = check_int(order, "order", name, minimum=1)
+    r = np.asarray(r, dtype=np.float64)
+    if r.ndim != 1 or not np.isfinite(r).all() or (r < 0).any():
+        raise ValueError(message(name, "r", "a 1-D array of finite numbers ≥ 0", r))
+    function = resolve(kernel, name, depth=depth, power=power, lengthscale=lengthscale)
+    return function.radial(r, degree, order, d)
+
+
+class ZonalFunction(ABC):
+    """A kernel as radial functions and Gegenbauer polynomials."""
+
+    @abstractmethod
+    def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
+        """h_{ℓ,i}(r), an array of shape (n, degree + 1, order)."""
+
+    @abstractmethod
+    def diagonal(self, r: np.ndarray) -> np.ndarray:
+        """k(x, x) of vectors of the norms r."""
+
+
+@dataclass(frozen=True, eq=False)
+class Homogeneous(ZonalFunction):
+    """‖x‖^p ‖y‖^p κ(cos(x, y)); `taylor`, if known, gives the first Taylor coefficients of κ."""
+
+    function: Callable[[np.ndarray], np.ndarray]
+    power: int
+    taylor: Callable[[int], np.ndarray] | None = None
+
+    def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
+        """√c_ℓ r^p."""
+        c, errors = self.coefficients(degree, n_features)
+        out = np.zeros((len(r), degree + 1, order))
+        out[:, :, 0] = (r**self.power)[:, None] * np.sqrt(non_negative(c, errors, n_features))
+        return out
+
+    def diagonal(self, r: np.ndarray) -> np.ndarray:
+        """κ(1) r^{2p}."""
+        return float(self.function(np.ones(1))[0]) * r ** (2 * self.power)
+
+    def coefficients(self, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+        """c_0 … c_q and bounds of their errors, about."""
+        t, weights = _angles(degree, n_features)
+        values = np.asarray(self.function(t), dtype=np.float64)
+        if values.shape != t.shape or not np.isfinite(values).all():
+            raise ValueError(
+                f"The 'kernel' function must return finite numbers of the shape of its argument, {t.shape}, here. Got "
+                f"{describe(values)} instead."
+            )
+        dimensions = np.exp([_log_dimension(k, n_features) for k in range(degree + 1)])
+        c = dimensions * (gegenbauer(t, degree, n_features) @ (weights * values))
+        errors = 4 * _EPS * np.sqrt(dimensions * (weights @ values**2))
+        if self.taylor is None:
+            return c, errors
+        return self._with_taylor(c, errors, n_features)
+
+    def _with_taylor(self, c: np.ndarray, errors: np.ndarray, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+        """Coefficients from Taylor series where these are better."""
+        assert self.taylor is not None
+        top = float(self.function(np.ones(1))[0])
+        for n_terms in _TERMS:
+            worse = np.flatnonzero(errors > _PRECISE * top)
+            if not worse.size or (n_terms > _TERMS[0] and (worse[0] == 0)):
+                break
+            a = self.taylor(n_terms)
+            rest = max(top - float(a.sum()), 0.0)
+            for k in worse.tolist():
+                parts = np.exp(log_parts(k, (n_terms - k) // 2 + 1, n_features))
+                # Terms past the last come with smaller b, once b falls.
+                error = rest * (parts[-1] if parts[-1] < parts[-2] else 1.0) + 4 * _EPS * top
+                if error < errors[k]:
+                    c[k], errors[k] = float(parts @ a[k::2]), error
+        return c, errors
+
+
+@dataclass(frozen=True, eq=False)
+class Series(ZonalFunction):
+    """g(x) g(y) Σ_j a_j ⟨x, y⟩^j/ℓ^{2j}, g = e^{−‖x‖²/(2ℓ²)} with `damped`, else 1."""
+
+    log_taylor: Callable[[int], np.ndarray]
+    lengthscale: float = 1.0
+    damped: bool = False
+    n_taylor: int | None = None
+    """Number of Taylor coefficients; None: those of the exponential."""
+
+    def n_terms(self, radius: float) -> int:
+        """Radial functions of a degree that matter for norms up to a radius.
+
+        Those of the exponential have squares in proportion to Poisson probabilities of mean (r/ℓ)².
+        """
+        if self.n_taylor is not None:
+            return (self.n_taylor + 1) // 2
+        ratio = radius / self.lengthscale
+        return int(ratio**2 + 8 * ratio + 30) // 2
+
+    def taylor(self, degree: int) -> np.ndarray:
+        """a_0 … a_q."""
+        return np.exp(self.log_taylor(degree))
+
+    def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
+        """√(a_{ℓ+2i} b_{ℓ,i}) (r/ℓ)^{ℓ+2i}, times the damping."""
+        logs = self.log_weights(degree, order, n_features)
+        return np.exp(logs + self.log_powers(r, degree, order))
+
+    def log_weights(self, degree: int, order: int, n_features: int) -> np.ndarray:
+        """Log √(a_{ℓ+2i} b_{ℓ,i}), an array of shape (degree + 1, order)."""
+        a = self.log_taylor(degree + 2 * order)
+        parts = [log_parts(k, order, n_features) + a[k : k + 2 * order : 2] for k in range(degree + 1)]
+        return 0.5 * np.stack(parts)
+
+    def log_powers(self, r: np.ndarray, degree: int, order: int) -> np.ndarray:
+        """Log of (r/ℓ)^{ℓ+2i}, times the damping, an array of shape (n, degree + 1, order)."""
+        powers = np.arange(degree + 1)[:, None] + 2 * np.arange(order)
+        with np.errstate(divide="ignore"):
+            logs = np.log(r / self.lengthscale)[:, None, None]
+        out = np.where(powers > 0, powers * np.where(powers > 0, logs, 0.0), 0.0)
+        return out - 0.5 * (r / self.lengthscale)[:, None, None] ** 2 if self.damped else out
+
+    def diagonal(self, r: np.ndarray) -> np.ndarray:
+        """Σ_j a_j (r/ℓ)^{2j}, times the damping."""
+        if self.damped:
+            return np.ones_like(r)
+        a = self.log_taylor(2000)
+        with np.errstate(divide="ignore"):
+            logs = 2 * np.log(r / self.lengthscale)
+        powers = np.arange(len(a))
+        return np.exp(a + np.where(powers > 0, powers * np.where(powers > 0, logs[:, None], 0.0), 0.0)).sum(axis=1)
+
+
+def resolve(
+    kernel: Zonal, owner: str, *, depth: int = 1, power: int = 1, lengthscale: float = 1.0
+) -> Homogeneous | Series:
+    """The function behind a name, a callable or coefficients."""
+    names = ("ntk", "nngp", "arc_cosine", "gaussian", "exponential")
+    if isinstance(kernel, str) and kernel in names:
+        if kernel in ("ntk", "nngp"):
+            depth = check_int(depth, "depth", owner, minimum=1)
+            return _of_network(kernel, depth)
+        if kernel == "arc_cosine":
+            order = check_int(power, "power", owner, minimum=0, maximum=2)
+            taylor = None if order == 2 else lambda degree: arc_cosine_taylor(order, degree)
+            return Homogeneous(lambda t: arc_cosine(t, order), order, taylor)
+        scale = check_real(lengthscale, "lengthscale", owner, minimum=0, strict=True)
+        return Series(_log_factorials, scale, damped=kernel == "gaussian")
+    if callable(kernel) and not isinstance(kernel, type):
+        return Homogeneous(kernel, check_int(power, "power", owner, minimum=0))
+    try:
+        a = np.asarray(kernel, dtype=np.float64)
+    except (TypeError, ValueError):
+        a = np.empty(0)
+    if isinstance(kernel, str) or a.ndim != 1 or not a.size or not np.isfinite(a).all() or (a < 0).any() or not a.any():
+        rule = (
+            "one of "
+            + ", ".join(map(repr, names))
+            + ", a function of the cosine, or a sequence of Taylor coefficients "
+            "≥ 0, not all 0"
+        )
+        raise ValueError(message(owner, "kernel", rule, kernel))
+    with np.errstate(divide="ignore"):
+        logs = np.log(a)
+
+    def padded(degree: int) -> np.ndarray:
+        return np.pad(logs, (0, max(degree + 1 - len(a), 0)), constant_values=-np.inf)[: degree + 1]
+
+    return Series(padded, n_taylor=len(a))
+
+
+def _of_network(kind: str, depth: int) -> Homogeneous:
+    if kind == "ntk":
+        return Homogeneous(lambda t: relu_ntk(t, depth), 1, lambda degree: relu_ntk_taylor(depth, degree))
+    return Homogeneous(lambda t: _iterate(t, depth), 1, lambda degree: relu_ntk_taylor(depth, degree, kind="nngp"))
+
+
+def _iterate(t: np.ndarray, depth: int) -> np.ndarray:
+    for _ in range(depth):
+        t = arc_cosine(t, 1)
+    return t
+
+
+def non_negative(c: np.ndarray, errors: np.ndarray, n_features: int) -> np.ndarray:
+    """Coefficients with what rounding made negative set to 0; an error if more than rounding did."""
+    worst = int(np.argmin(c + errors))
+    if c[worst] < -1e3 * errors[worst] - 1e-12 * np.abs(c).sum():
+        raise ValueError(
+            f"The 'kernel' function is not positive definite in dimension {n_features}: its Gegenbauer coefficient of "
+            f"degree {worst} is {c[worst]:.3g} < 0."
+        )
+    return np.maximum(c, 0.0)
+
+
+def _sizes(degree: Any, n_features: Any, owner: str) -> tuple[int, int]:
+    d = check_int(n_features, "n_features", owner, minimum=1)
+    most = {"maximum": 1} if d == 1 else {}
+    return check_int(degree, "degree", owner, minimum=0, **most), d
+
+
+def _log_dimension(degree: int, n_features: int) -> float:
+    """Log α_ℓ, for numbers too large for floats."""
+    return log(harmonic_dimension(degree, n_features))
+
+
+def _log_factorials(degree: int) -> np.ndarray:
+    """Log of the Taylor coefficients 1/j! of the exponential."""
+    from scipy.special import gammaln
+
+    return -gammaln(np.arange(degree + 1) + 1.0)
+
+
+@lru_cache(maxsize=16)
+def _angles(degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines of Gauss–Legendre nodes θ in [0, π] and weights ∝ sin^{d−2} θ, which add up to 1."""
+    from scipy.special import roots_legendre
+
+    if n_features == 1:
+        return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
+    nodes, weights = roots_legendre(128 + 4 * degree + int(16 * n_features**0.5))
+    t = -np.sin(0.5 * np.pi * nodes)  # θ = π/2 + π/2·node
+    logs = np.log(weights) + (n_features - 2) * np.log(np.cos(0.5 * np.pi * nodes))
+    weights = np.exp(logs - logs.max())
+    return t, weights / weights.sum()
