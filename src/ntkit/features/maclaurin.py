@@ -1,0 +1,324 @@
+"""Random Maclaurin features of dot-product kernels."""
+
+from __future__ import annotations
+
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._batching import batch_rows, row_batches, run_on_threads
+from ntkit._precision import exact_products
+from ntkit._random import RandomState, generator
+from ntkit._validation import check_choice, check_int
+from ntkit.features._series import KernelLike, Series, SeriesMap, row_norms
+from ntkit.kernels.dot_product import divide_rows
+from ntkit.sketches._agnostic import constant
+from ntkit.sketches._base import _wants_gradient, _without_duplicates
+from ntkit.sketches._draws import draw_signs
+from ntkit.sketches.series import _shares
+
+_TILE_BYTES = 2**20  # of the result that a thread writes at a time: the products then stay in its cache
+_TILE_ROWS = 128  # at least: BLAS packs the signs anew for every tile
+
+
+class MaclaurinFeatures(SeriesMap):
+    """Random Maclaurin features of the Gaussian kernel, the NTK and other dot-product kernels, [1]_.
+
+    The kernels are Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j with weights of the norms:
+
+        "gaussian"       exp(−‖x − y‖²/(2ℓ²))              w_j(r) = (r/ℓ)^j e^{−r²/(2ℓ²)} / √(j!)
+        "exponential"    exp(⟨x, y⟩/ℓ²)                    w_j(r) = (r/ℓ)^j / √(j!)
+        "ntk", "nngp"    ‖x‖‖y‖ Σ_j a_j cos(x, y)^j        w_j(r) = √a_j r
+        [a_0, a_1, …]    Σ_j a_j ⟨x, y⟩^j                  w_j(r) = √a_j r^j
+
+    with the Taylor coefficients a_j of K_relu^(L) or Σ_relu^(L) for "ntk" and "nngp". A feature of degree j, one of m_j
+    with the same degree, is
+
+        z(x) = m_j^{-1/2} w_j(‖x‖) ∏_{k≤j} ⟨ω_k, x/‖x‖⟩,   ω_k ∈ {±1}^d uniform and independent,
+
+        E Z(x)·Z(y) = Σ_{j≤p} w_j(‖x‖) w_j(‖y‖) cos(x, y)^j,
+
+        Var Z(x)·Z(y) = Σ_j w_j(‖x‖)² w_j(‖y‖)² (ν^j − cos(x, y)^{2j})/m_j,
+        ν = 1 + 2 cos(x, y)² − 2 Σ_i u_i² v_i²,   u = x/‖x‖, v = y/‖y‖,
+
+    the sum of the variance over degrees that are not exact (see `law`).
+
+    Parameters
+    ----------
+    kernel : {"gaussian", "exponential", "ntk", "nngp"} or sequence of float
+        The kernel, or its Taylor coefficients a_j ≥ 0.
+    n_components : int
+        Number m of features. (Fewer come out if the series has no degrees but 0 and 1 and these fit: the map is then
+        exact.)
+    lengthscale : float > 0 or "scale"
+        ℓ, for "gaussian" and "exponential". "scale": √(d·Var(X)/2) with the variance over all entries of the X that
+        `fit` sees, as :class:`RandomFourierFeatures` has it.
+    depth : int
+        Number L of ReLU layers, for "ntk" and "nngp".
+    degree : int from 1 to 128 or "auto"
+        Highest degree p. "auto": the smallest that reaches `tolerance`; for the kernels with a name no more than 64 and
+        log m / log ν with ν = 3d/(d + 2), its mean for x = y: of higher degrees the noise of ‖Z(x)‖² would be more
+        than what is lost without them.
+    tolerance : float from 0 to 1
+        For ``degree="auto"``: the largest share of k(x, x) that may be left out, for rows of norm `radius_`.
+    law : {"optimal", "geometric"}
+        How many features each degree gets. "optimal": m_j in proportion to w_j(R)² ν^{j/4}, R = `radius_`, which
+        minimizes the sum of the variances Σ_j w_j(R)⁴ ν^{j/2}/m_j, their mean (geometric) of orthogonal and of equal
+        rows. Degree 0 has one feature and degree 1, where its share is d or more, the d entries of x: both
+        are exact. "geometric": every feature draws its degree with probability p_j ∝ 2^{−j}, and m p_j stands for m_j,
+        as in [1]_; the variance is then [Σ_j w_j(‖x‖)² w_j(‖y‖)² ν^j/p_j − (E Z(x)·Z(y))²]/m.
+    batch_size : int or None
+        Most rows to work on at a time; None: as many as suit the cache or the device.
+    random_state : None, int, RandomState or Generator
+        Draws the signs in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size, up to
+        rounding.
+
+    Attributes
+    ----------
+    lengthscale_ : float
+        ℓ; 1 for kernels without it.
+    radius_ : float
+        R: root mean square of the norms of the rows of `fit` that are not 0 (ℓ if all are 0).
+    degree_ : int
+        Highest degree p.
+    degrees_ : ndarray of int
+        Degree of every feature, in ascending order.
+    signs_ : ndarray of int8
+        The ω_k in columns: for k = 1, 2, … those of all features of degree k or more (without a degree 1 that is
+        exact).
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        If `fit` sees a data frame.
+
+    Notes
+    -----
+    O(d Σ_j j m_j) per row as matrix products, nnz in place of d for SciPy CSR rows. :class:`DotProductSketch` has the
+    same kernels, with a smaller error for similar rows and for few features; these features are the simple ones.
+
+    Weights of the Gaussian kernel vanish for rows with ‖x‖²/ℓ² well above the degree: centre the columns first, which
+    does not change this kernel. Features overflow where k(x, x) does. A zero row has features of degree 0 only (none
+    for "ntk" and "nngp").
+
+    References
+    ----------
+    .. [1] Kar, Karnick, "Random Feature Maps for Dot Product Kernels", AISTATS 2012, arXiv:1201.6530, Algorithm 1.
+    .. [2] Wacker, Kanagawa, Filippone, "Improved Random Features for Dot Product Kernels", arXiv:2201.08712: variances
+       of such features, and numbers of features by degree that minimize them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit.features.maclaurin import MaclaurinFeatures
+    >>> from ntkit.kernels import gaussian
+    >>> X = np.random.default_rng(0).standard_normal((50, 5))
+    >>> Z = MaclaurinFeatures("gaussian", 4096, lengthscale=3.0, random_state=0).fit_transform(X)
+    >>> K = gaussian(X, lengthscale=3.0)
+    >>> bool(np.linalg.norm(Z @ Z.T - K) < 0.05 * np.linalg.norm(K))
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: KernelLike = "gaussian",
+        n_components: int = 1024,
+        *,
+        lengthscale: float | str = "scale",
+        depth: int = 1,
+        degree: int | str = "auto",
+        tolerance: float = 1e-3,
+        law: str = "optimal",
+        batch_size: int | None = None,
+        random_state: RandomState = None,
+    ):
+        self.kernel = kernel
+        self.n_components = n_components
+        self.lengthscale = lengthscale
+        self.depth = depth
+        self.degree = degree
+        self.tolerance = tolerance
+        self.law = law
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def _learn(self, series: Series, norms: np.ndarray) -> None:  # noqa: ARG002
+        top = norms.max()
+        self.radius_ = float(top * np.sqrt(np.mean((norms / top) ** 2)))
+
+    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:  # noqa: ARG002
+        name, d = type(self).__name__, self.n_features_in_
+        m = check_int(self.n_components, "n_components", name, minimum=1)
+        law = check_choice(self.law, "law", name, ("optimal", "geometric"))
+        self._series = self._check_series()
+        radius = np.array([self.radius_])
+        self.degree_ = self._check_degree(self._series, radius)
+        spread = log(3 * d / (d + 2))
+        if isinstance(self.degree, str) and isinstance(self._series.kernel, str) and spread > 0:
+            self.degree_ = min(self.degree_, max(1, int(log(m) / spread)))
+        degrees = self._series.degrees(self.degree_)
+        if law == "geometric":
+            plan = _draw_degrees(generator(seed, "maclaurin", "degrees"), degrees, m)
+        else:
+            logs = self._series.log_masses(radius, self.degree_)[degrees] + 0.25 * spread * degrees
+            plan = _share(dict(zip(degrees.tolist(), np.exp(logs - logs.max()).tolist(), strict=True)), d, m)
+        self.degrees_, self._linear = plan.degrees, plan.linear
+        self._distinct, self._counts = np.unique(self.degrees_, return_counts=True)
+        self._factors = np.array([plan.sizes[j] ** -0.5 for j in self._distinct.tolist()])
+        self._n_features_out = len(self.degrees_)
+        widths = [self._n_features_out - start for start in self._starts()]
+        parts = [draw_signs(seed, "maclaurin", k, size=(d, width)) for k, width in enumerate(widths)]
+        self.signs_ = np.hstack([np.empty((d, 0), np.int8), *parts])
+        self._placed: list[tuple[Any, list[Array]]] = []
+
+    def _starts(self) -> list[int]:
+        """For k = 1, 2, …, the first of the features that have a k-th factor: all after it have one."""
+        starts = np.searchsorted(self.degrees_, np.arange(1, self.degrees_[-1] + 1)).tolist()
+        if self._linear is not None:
+            starts[0] = self._linear.stop
+        return [start for start in starts if start < self._n_features_out]
+
+    def _transform(self, X: Array) -> Array:
+        if _array.is_torch(X):
+            return self._of_tensor(X)
+        return self._on_host(_without_duplicates(X) if _array.is_sparse(X) else X, _array.result_dtype(X))
+
+    def _on_host(self, X: Any, dtype: Any) -> np.ndarray:
+        """Tiles of rows on threads."""
+        n_rows, m = X.shape[0], self._n_features_out
+        signs = self._signs(np.dtype(dtype), None)
+        norms = row_norms(X)
+        with np.errstate(over="ignore"):  # as the kernel does
+            weights = self._weights(norms).astype(dtype)
+        Z = np.empty((n_rows, m), dtype)
+        step = max(_TILE_ROWS, _TILE_BYTES // (m * Z.itemsize))
+        step = batch_rows(n_rows, 1, batch_size=step if self.batch_size is None else min(step, self.batch_size))
+
+        def fill(start: int) -> None:
+            rows = slice(start, start + step)
+            units = divide_rows(X[rows].astype(np.float64, copy=False), norms[rows]).astype(dtype)
+            self._fill(units, weights[rows], signs, Z[rows])
+
+        run_on_threads(fill, range(0, n_rows, step))
+        return Z
+
+    def _weights(self, norms: Array) -> Array:
+        """m_j^{-1/2} w_j(r) of all degrees."""
+        return self._series.weights(norms, self._distinct) * constant(self._factors, norms)
+
+    def _fill(self, units: Any, weights: Array, signs: list[Array], Z: Array) -> None:
+        """Features of unit rows of NumPy, SciPy or torch: weights of their norms, times one factor after another."""
+        stops = np.cumsum(self._counts).tolist()
+        for i, (count, stop) in enumerate(zip(self._counts.tolist(), stops, strict=True)):
+            Z[:, stop - count : stop] = weights[:, i : i + 1]
+        if self._linear is not None:
+            Z[:, self._linear] *= units.toarray() if _array.is_sparse(units) else units
+        for start, matrix in zip(self._starts(), signs, strict=True):
+            Z[:, start:] *= units @ matrix
+
+    def _of_tensor(self, X: Any) -> Any:
+        """On the host by NumPy, elsewhere by torch; 16-bit numbers in float32, rounded at the end."""
+        import torch
+
+        dtype = _array.result_dtype(X)
+        wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+        differentiable = _wants_gradient([X])
+        if X.device.type == "cpu" and not differentiable:
+            view = _array.host_view(X.to(wide))
+            return torch.from_numpy(self._on_host(view, view.dtype)).to(dtype)  # type: ignore[union-attr]
+        with exact_products():
+            return self._differentiable(X.to(wide)).to(dtype) if differentiable else self._on_device(X, dtype, wide)
+
+    def _on_device(self, X: Any, dtype: Any, wide: Any) -> Any:
+        """Batches of rows by torch."""
+        import torch
+
+        n_rows, m = X.shape[0], self._n_features_out
+        signs = self._signs(wide, X.device)
+        Z = torch.empty((n_rows, m), dtype=dtype, device=X.device)
+        for rows in row_batches(n_rows, 8 * (3 * m + 2 * X.shape[1]), batch_size=self.batch_size, like=X):
+            norms = row_norms(X[rows])
+            units = divide_rows(_array.widen(X[rows]), norms).to(wide)
+            block = Z[rows] if dtype == wide else torch.empty_like(Z[rows], dtype=wide)
+            self._fill(units, self._weights(norms).to(wide), signs, block)
+            if dtype != wide:
+                Z[rows] = block
+        return Z
+
+    def _differentiable(self, X: Any) -> Any:
+        """The features as one expression, for torch to differentiate."""
+        import torch
+
+        norms = row_norms(X, differentiable=True)
+        units = divide_rows(X.to(norms.dtype), norms).to(X.dtype)
+        weights = self._weights(norms).to(X.dtype)
+        Z = weights.repeat_interleave(torch.from_numpy(self._counts).to(X.device), dim=1)
+        if self._linear is not None:
+            first, last = self._linear.start, self._linear.stop
+            Z = torch.cat([Z[:, :first], Z[:, self._linear] * units, Z[:, last:]], dim=1)
+        for start, matrix in zip(self._starts(), self._signs(X.dtype, X.device), strict=True):
+            Z = torch.cat([Z[:, :start], Z[:, start:] * (units @ matrix)], dim=1)
+        return Z
+
+    def _signs(self, dtype: Any, device: Any) -> list[Array]:
+        """The ω_k of each k in the precision of the rows and on their torch device; the last copy made is kept."""
+        for key, kept in self._placed:
+            if key == (dtype, device):
+                return kept
+        ends = np.cumsum([self._n_features_out - start for start in self._starts()])
+        parts: list[Array] = [np.ascontiguousarray(part) for part in np.split(self.signs_, ends[:-1], axis=1)]
+        if device is None:
+            copy = [part.astype(dtype) for part in parts]
+        else:
+            import torch
+
+            copy = [torch.from_numpy(part).to(device).to(dtype) for part in parts]
+        self._placed[:] = [((dtype, device), copy[: len(ends)])]
+        return copy[: len(ends)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_placed"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "signs_" in state:
+            self._placed = []
+
+
+class _Plan(NamedTuple):
+    """Degrees of all features, ascending; what is m_j in the formula; the columns of a degree 1 that is exact."""
+
+    degrees: np.ndarray
+    sizes: dict[int, float]
+    linear: slice | None
+
+
+def _draw_degrees(rng: np.random.Generator, degrees: np.ndarray, m: int) -> _Plan:
+    """Independent degrees of probabilities ∝ 2^{−j}."""
+    p = 0.5 ** (degrees - degrees[0])
+    p /= p.sum()
+    drawn = np.sort(rng.choice(degrees, m, p=p))
+    return _Plan(drawn, dict(zip(degrees.tolist(), (m * p).tolist(), strict=True)), None)
+
+
+def _share(shares: dict[int, float], n_features: int, m: int) -> _Plan:
+    """Whole numbers of features for each degree in proportion to their shares; degrees 0 and 1 exact where they fit."""
+    rest = dict(sorted(sorted(shares.items(), key=lambda item: -item[1])[:m]))
+    counts: dict[int, int] = {}
+    if 0 in rest:
+        counts[0] = 1
+        del rest[0]
+    left, linear = m - len(counts), None
+    fits = 1 in rest and left - n_features >= len(rest) - 1
+    if fits and n_features * sum(rest.values()) <= left * rest[1]:
+        linear = slice(len(counts), len(counts) + n_features)
+        counts[1] = n_features
+        left -= n_features
+        del rest[1]
+    counts |= _shares(rest, left)
+    sizes: dict[int, float] = dict(counts)
+    if linear is not None:
+        sizes[1] = 1.0
+    return _Plan(np.repeat(list(counts), list(counts.values())), sizes, linear)

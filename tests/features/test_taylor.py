@@ -1,0 +1,532 @@
+from __future__ import annotations
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from scipy import stats
+from sklearn.base import clone
+from sklearn.datasets import load_digits
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import RidgeClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from tests.conftest import as_numpy
+from tests.reference.dot_product import dot_product_sketch, truncated_kernel, weight
+from tests.statistical import check_rms_scaling, check_unbiased, spread_rows
+
+from ntkit.features.fourier import RandomFourierFeatures
+from ntkit.features.taylor import DotProductSketch
+from ntkit.kernels import dot_product, exponential, gaussian, nngp, ntk
+
+KERNELS = ("gaussian", "exponential", "ntk", "nngp", (0.5, 0.0, 2.0, 1.0))
+kernel = pytest.mark.parametrize("kernel", KERNELS, ids=str)
+normalize = pytest.mark.parametrize("normalize", [True, False])
+
+
+@parametrize_with_checks([DotProductSketch(n_components=16), DotProductSketch("ntk", 16, degree=8, normalize=False)])
+def test_scikit_learn_estimator_checks(estimator, check):
+    check(estimator)
+
+
+def test_many_estimator_checks_ran():
+    assert len(list(estimator_checks_generator(DotProductSketch(n_components=16)))) >= 45
+
+
+def maps(*args, **parameters):
+    """Seed ↦ feature map, for the statistical checks."""
+    return lambda seed: lambda X: DotProductSketch(*args, random_state=seed, **parameters).fit_transform(X)
+
+
+# The law.
+
+
+@normalize
+@kernel
+@pytest.mark.parametrize(("d", "m"), [(3, 40), (1, 12), (8, 9), (2, 1)])
+def test_features_are_those_of_the_formula(kernel, normalize, d, m, rng):
+    X = rng.standard_normal((5, d))
+    X[2] = 0
+    parameters = {"lengthscale": 1.3, "depth": 2, "degree": 5, "normalize": normalize, "random_state": 0}
+    features = DotProductSketch(kernel, m, **parameters).fit(X)
+    naive = np.array([dot_product_sketch(features, x) for x in X])
+    np.testing.assert_allclose(features.transform(X), naive, rtol=1e-10, atol=1e-13)
+
+
+def test_features_of_a_sparse_fit_are_those_of_the_formula(rng):
+    X = rng.standard_normal((4, 30)) * (rng.random((4, 30)) < 0.3)
+    features = DotProductSketch("gaussian", 20, lengthscale=2.0, degree=3, random_state=0).fit(sp.csr_array(X))
+    assert features.sketch_.leaves
+    naive = np.array([dot_product_sketch(features, x) for x in X])
+    for rows in (X, sp.csr_array(X)):
+        np.testing.assert_allclose(features.transform(rows), naive, rtol=1e-10, atol=1e-13)
+
+
+@kernel
+def test_inner_products_are_unbiased(kernel):
+    """False alarms: 1e-6 each. For the degrees kept, at norms from ½ to 2."""
+    X = spread_rows(12)
+    parameters = {"lengthscale": 1.5, "degree": 4, "normalize": False}
+    kept = DotProductSketch(kernel, 128, **parameters).fit(X).budget_
+    assert kept.sketched
+    K = truncated_kernel(X, kernel, kept.coefficients, 1.5)
+    right = maps(kernel, 128, **parameters)
+    check_unbiased(right, X, K, n_seeds=400)
+    with pytest.raises(AssertionError):
+        check_unbiased(lambda seed: lambda X: 1.05 * right(seed)(X), X, K, n_seeds=400)
+
+
+def test_the_check_of_the_mean_rejects_faults():
+    X = spread_rows(12)
+    parameters = {"lengthscale": 1.5, "degree": 4, "normalize": False}
+    K = truncated_kernel(X, "gaussian", range(5), 1.5)
+    right = maps("gaussian", 128, **parameters)
+
+    def same_weights(seed):
+        """The weights of a mean norm for all rows."""
+
+        def transform(X):
+            features = DotProductSketch("gaussian", 128, **parameters, random_state=seed).fit(X)
+            factors = features._factors
+            features._factors = lambda norms: factors(np.full_like(norms, norms.mean()))
+            return features.transform(X)
+
+        return transform
+
+    faults = [
+        lambda seed: lambda X: 0 * right(seed)(X),
+        lambda seed: lambda X: right(0)(X),  # noqa: ARG005
+        maps("gaussian", 128, **parameters | {"degree": 2}),
+        maps("gaussian", 128, **parameters | {"lengthscale": 1.6}),
+        same_weights,
+    ]
+    for fault in faults:
+        with pytest.raises(AssertionError):
+            check_unbiased(fault, X, K, n_seeds=400)
+
+
+@normalize
+def test_more_components_lower_the_error(normalize):
+    """Four times as many: 471 in place of 87 are sketched, √(87/471) = 0.43. Other seeds: 0.39 to 0.46."""
+    X = spread_rows(40)
+    K = truncated_kernel(X, "gaussian", range(5), 1.5)
+    parameters = {"lengthscale": 1.5, "degree": 4, "normalize": normalize}
+    check_rms_scaling(
+        lambda m, seed: maps("gaussian", m, **parameters)(seed),
+        X,
+        K,
+        n_components=128,
+        n_seeds=200,
+        low=0.33,
+        high=0.53,
+    )
+
+
+@kernel
+def test_norms_are_those_of_the_kernel(kernel, rng):
+    """Exactly, up to the degrees left out."""
+    X = rng.standard_normal((9, 20))
+    features = DotProductSketch(kernel, 128, lengthscale=5.0, degree=6, random_state=0).fit(X)
+    assert features.budget_.sketched
+    degrees = features.budget_.coefficients
+    squares = [sum(weight(kernel, j, r, 5.0) ** 2 for j in degrees) for r in np.linalg.norm(X, axis=1)]
+    np.testing.assert_allclose((features.transform(X) ** 2).sum(axis=1), squares, rtol=1e-10)
+
+
+def test_normalizing_lowers_the_error(rng):
+    X = rng.standard_normal((60, 20))
+    X[30:] = X[:30] + 0.3 * rng.standard_normal((30, 20))
+    for kernel, K in (("gaussian", gaussian(X, lengthscale=20**0.5)), ("ntk", ntk(X, depth=1))):
+
+        def error(normalize, kernel=kernel, K=K):
+            parameters = {"lengthscale": 20**0.5, "degree": 12, "normalize": normalize}
+            Z = [maps(kernel, 256, **parameters)(seed)(X) for seed in range(10)]
+            return np.sqrt(np.mean([np.linalg.norm(z @ z.T - K) ** 2 for z in Z]))
+
+        assert error(True) < error(False)
+
+
+@pytest.mark.parametrize(("d", "factor"), [(3, 0.01), (10, 0.1), (64, 0.5)])
+def test_less_error_than_fourier_features(d, factor, rng):
+    """For standardized rows and ℓ = √d; measured factors: 0.001, 0.05 and 0.32."""
+    X = rng.standard_normal((200, d))
+    parameters = {"lengthscale": d**0.5, "random_state": 0}
+    ours = DotProductSketch("gaussian", 1024, **parameters).fit(X).estimate_error(X)
+    assert ours < factor * RandomFourierFeatures(1024, **parameters).fit(X).estimate_error(X)
+
+
+# Kernels, degrees, what fit learns.
+
+
+def test_kernels_are_the_exact_ones(rng):
+    X = rng.standard_normal((6, 4))
+    exact = {
+        "gaussian": gaussian(X, lengthscale=1.7), "exponential": exponential(X, lengthscale=1.7),
+        "ntk": ntk(X, depth=2), "nngp": nngp(X, depth=2), (1.0, 0.0, 0.3): dot_product(X, function=[1.0, 0.0, 0.3]),
+    }  # fmt: skip
+    for kernel, K in exact.items():
+        features = DotProductSketch(kernel, 8, lengthscale=1.7, depth=2, degree=3).fit(X)
+        np.testing.assert_array_equal(features._kernel(X), K)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+@pytest.mark.parametrize("kernel", ["ntk", "nngp"])
+def test_errors_of_relu_kernels(kernel, depth, rng):
+    X = rng.standard_normal((100, 20))
+    assert DotProductSketch(kernel, 2048, depth=depth, random_state=0).fit(X).estimate_error(X) < 0.04
+
+
+def test_few_features_are_exact(rng):
+    """All monomials of all degrees fit: no error but that of truncation."""
+    X = rng.standard_normal((30, 2))
+    features = DotProductSketch("gaussian", 1024, lengthscale=3.0, degree=20).fit(X)
+    Z = features.transform(X)
+    assert not features.budget_.sketched
+    assert Z.shape[1] < 1024
+    np.testing.assert_allclose(Z @ Z.T, gaussian(X, lengthscale=3.0), rtol=1e-9)
+    wide = DotProductSketch("gaussian", 60, lengthscale=3.0, degree=20).fit(X)
+    assert max(wide.budget_.coefficients) < 20  # no room: degrees worth less than half a component are left out
+    coefficients = (2.0, 3.0, 1.0)
+    Z = DotProductSketch(coefficients, 64).fit_transform(X)
+    assert Z.shape == (30, 6)
+    np.testing.assert_allclose(Z @ Z.T, dot_product(X, function=coefficients), rtol=1e-10)
+
+
+def test_automatic_degrees():
+    """Poisson's tail, averaged over the rows."""
+    X = np.array([[1.0, 0.0], [0.0, 2.0], [0.0, 0.0]])
+    for tolerance in (1e-2, 1e-4, 1e-8):
+        features = DotProductSketch("gaussian", 64, lengthscale=1.0, tolerance=tolerance).fit(X)
+        tails = [np.mean([stats.poisson(s).sf(features.degree_ - k) for s in (1.0, 4.0)]) for k in (0, 1)]
+        assert tails[0] <= tolerance < tails[1]
+    # e^{s} weighs the rows of the exponential kernel.
+    features = DotProductSketch("exponential", 64, lengthscale=1.0, tolerance=1e-4).fit(X)
+    masses = np.exp([1.0, 4.0])
+    tails = [np.dot(masses, stats.poisson([1.0, 4.0]).sf(features.degree_ - k)) / masses.sum() for k in (0, 1)]
+    assert tails[0] <= 1e-4 < tails[1]
+    assert DotProductSketch("ntk", 64).fit(X).degree_ == 64
+    assert DotProductSketch("ntk", 64, tolerance=0.11).fit(X).degree_ == 2
+    assert DotProductSketch([0.0] * 100 + [1.0], 64).fit(X).degree_ == 100
+    assert DotProductSketch([0.0, 1.0], 64, tolerance=1).fit(X).degree_ == 1
+    assert DotProductSketch([0.0, 1.0], 64, degree=9).fit(X).degree_ == 1
+
+
+def test_what_fit_learns(rng):
+    X = rng.standard_normal((50, 6))
+    norms = np.linalg.norm(X, axis=1)
+    for kernel in KERNELS:
+        features = DotProductSketch(kernel, 8, lengthscale=2.0, degree=5).fit(X)
+        mean = [np.mean([weight(kernel, j, r, 2.0) ** 2 for r in norms]) for j in range(features.degree_ + 1)]
+        np.testing.assert_allclose(features.weights_, np.array(mean) / np.sum(mean), rtol=1e-9)
+        for rows in (np.vstack([X, np.zeros((9, 6))]), sp.csr_array(X)):
+            np.testing.assert_allclose(clone(features).fit(rows).weights_, features.weights_, rtol=1e-12)
+        zero, one = (clone(features).fit(rows).weights_ for rows in (0 * X, np.eye(6) * features.lengthscale_))
+        np.testing.assert_allclose(zero, one, rtol=1e-12)
+    assert DotProductSketch("gaussian", 8).fit(X).lengthscale_ == pytest.approx(np.sqrt(3 * X.var()))
+    assert DotProductSketch("ntk", 8, degree=4).fit(X).lengthscale_ == 1.0
+
+
+# Array libraries, types, batches.
+
+
+@kernel
+def test_all_kinds_of_rows_give_the_same_features(kernel, rng, to_library):
+    X = rng.standard_normal((21, 10)) * (rng.random((21, 10)) < 0.7)
+    X[5] = 0
+    features = DotProductSketch(kernel, 65, lengthscale=4.0, degree=6, random_state=0).fit(X)
+    Z = features.transform(X)
+    for rows in (sp.csr_array(X), sp.csc_matrix(X), to_library(X), X.tolist(), np.asfortranarray(X)):
+        np.testing.assert_allclose(as_numpy(features.transform(rows)), Z, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(as_numpy(clone(features).fit_transform(rows)), Z, rtol=1e-9, atol=1e-12)
+    whole = rng.integers(0, 5, (4, 10), dtype=np.uint8)
+    np.testing.assert_allclose(features.transform(whole), features.transform(whole.astype(float)), rtol=1e-12)
+
+
+def test_duplicate_entries():
+    rows = sp.csr_matrix((np.array([1.0, 2.0, 1.0]), np.array([0, 0, 1]), np.array([0, 2, 3])), shape=(2, 2))
+    features = DotProductSketch(n_components=20, random_state=0).fit(rows)
+    dense = np.array([[3.0, 0.0], [0.0, 1.0]])
+    np.testing.assert_allclose(features.weights_, clone(features).fit(dense).weights_)
+    np.testing.assert_allclose(features.transform(rows), features.transform(dense), atol=1e-14)
+    assert rows.nnz == 3
+
+
+def test_data_frames(rng):
+    import pandas as pd
+
+    frame = pd.DataFrame(rng.standard_normal((4, 3)), columns=["a", "b", "c"])
+    features = DotProductSketch(n_components=5, random_state=0).set_output(transform="pandas").fit(frame)
+    assert list(features.transform(frame).columns) == [f"dotproductsketch{i}" for i in range(5)]
+    assert list(features.feature_names_in_) == ["a", "b", "c"]
+
+
+def test_float32_stays_float32(rng):
+    import torch
+
+    X = rng.standard_normal((21, 10)).astype(np.float32)
+    features = DotProductSketch("gaussian", 65, lengthscale=3.0, random_state=0).fit(X)
+    Z = features.transform(X.astype(np.float64))
+    for rows in (X, sp.csr_array(X), torch.from_numpy(X)):
+        out = features.transform(rows)
+        assert "float32" in str(out.dtype)
+        np.testing.assert_allclose(as_numpy(out), Z, rtol=0, atol=1e-5 * np.abs(Z).max())
+
+
+def test_torch(rng):
+    import torch
+
+    X = rng.standard_normal((7, 4))
+    features = DotProductSketch("gaussian", 64, lengthscale=2.0, random_state=0).fit(torch.from_numpy(X))
+    Z = features.transform(X)
+    scale = np.abs(Z).max()
+    for dtype, error in ((torch.float64, 1e-13), (torch.float32, 1e-5), (torch.float16, 1e-2), (torch.bfloat16, 6e-2)):
+        out = features.transform(torch.from_numpy(X).to(dtype))
+        assert out.dtype == dtype
+        np.testing.assert_allclose(as_numpy(out.double()), Z, rtol=0, atol=error * scale)
+    whole = torch.arange(8).reshape(2, 4)
+    assert features.transform(whole).dtype == torch.float64
+    np.testing.assert_allclose(features.transform(whole), features.transform(whole.double()))
+
+
+def test_cuda(rng):
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device")
+    X = rng.standard_normal((1000, 30))
+    X[3] = 0
+    features = DotProductSketch("gaussian", 200, random_state=0).fit(X)
+    Z = features.transform(X)
+    scale = np.abs(Z).max()
+    for dtype, error in ((torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 6e-2)):
+        rows = torch.from_numpy(X).to("cuda", dtype)
+        for batch_size in (None, 77):
+            out = features.set_params(batch_size=batch_size).transform(rows)
+            assert out.device == rows.device
+            assert out.dtype == dtype
+            np.testing.assert_allclose(as_numpy(out.double()), Z, rtol=0, atol=error * scale)
+    again = clone(features).fit(torch.from_numpy(X).cuda())
+    np.testing.assert_allclose(again.weights_, features.weights_)
+
+
+@kernel
+@normalize
+def test_torch_differentiates(kernel, normalize, rng):
+    import torch
+
+    X = torch.from_numpy(rng.standard_normal((3, 3))).requires_grad_()
+    parameters = {"lengthscale": 2.0, "degree": 4, "normalize": normalize, "random_state": 0}
+    features = DotProductSketch(kernel, 16, **parameters).fit(X)
+    assert torch.autograd.gradcheck(features.transform, (X,))
+    plain = features.transform(X.detach().numpy().copy())
+    np.testing.assert_allclose(as_numpy(features.transform(X)), plain, rtol=1e-10, atol=1e-13)
+    with torch.no_grad():
+        assert not features.transform(X).requires_grad
+    zero = torch.zeros((1, 3), dtype=torch.float64, requires_grad=True)
+    features.transform(zero).sum().backward()
+    assert torch.isfinite(zero.grad).all()
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "csr"])
+def test_features_do_not_depend_on_batches(kind, rng):
+    X = rng.standard_normal((300, 30)).astype("float32" if kind == "float32" else "float64")
+    rows = sp.csr_array(X) if kind == "csr" else X
+    features = DotProductSketch(n_components=65, random_state=0).fit(rows)
+    Z = features.transform(rows)
+    for batch_size in (1, 7, 10**6):
+        np.testing.assert_array_equal(features.set_params(batch_size=batch_size).transform(rows), Z)
+    parts = [features.transform(part) for part in (rows[:1], rows[1:200], rows[200:])]
+    np.testing.assert_allclose(np.vstack(parts), Z, rtol=1e-6 if kind == "float32" else 1e-13)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_features_do_not_depend_on_threads(threads, rng, monkeypatch):
+    import numba
+
+    X = rng.standard_normal((500, 30))
+    features = DotProductSketch(n_components=64, random_state=0).fit(X)
+    Z = features.transform(X)
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
+    np.testing.assert_array_equal(features.transform(X), Z)
+
+
+def test_rows_are_left_as_they_are(rng):
+    X = rng.standard_normal((9, 5))
+    kept = X.copy()
+    X.setflags(write=False)
+    DotProductSketch(n_components=8).fit(X).transform(X)
+    np.testing.assert_array_equal(X, kept)
+
+
+def test_dask(rng):
+    import dask.array as da
+
+    X = rng.standard_normal((50, 4))
+    features = DotProductSketch(n_components=16, random_state=0).fit(X)
+    out = features.transform(da.from_array(X, chunks=(20, 4)))
+    np.testing.assert_allclose(out.compute(), features.transform(X), rtol=1e-12, atol=1e-13)
+
+
+# Edge cases.
+
+
+@kernel
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("factor", [1e-15, 1.0, 1e15])
+def test_small_and_large_rows(kernel, factor, dtype, rng):
+    """Norms of any size, as long as the kernel is finite; lengths scale along for the kernels that have one."""
+    X = (factor * rng.standard_normal((20, 5))).astype(dtype)
+    given = None if isinstance(kernel, str) else tuple(a / factor ** (2 * j) for j, a in enumerate(kernel))
+    parameters = {"degree": 6, "random_state": 0}
+    Z = DotProductSketch(given or kernel, 32, **parameters).fit_transform(X).astype(np.float64)
+    assert np.isfinite(Z).all()
+    expected = DotProductSketch(kernel, 32, **parameters).fit_transform(X.astype(np.float64) / factor)
+    expected *= factor if kernel in ("ntk", "nngp") else 1.0
+    error = 1e-4 if dtype == "float32" else 1e-9
+    np.testing.assert_allclose(Z, expected, rtol=0, atol=error * np.abs(expected).max())
+
+
+def test_rows_far_from_those_of_fit(rng):
+    X = rng.standard_normal((20, 5))
+    features = DotProductSketch("gaussian", 64, lengthscale=1.0, random_state=0).fit(X)
+    for factor in (1e15, 1e200):
+        np.testing.assert_array_equal(features.transform(factor * X), 0.0)
+        far = clone(features).fit(factor * X)
+        assert np.isfinite(far.transform(factor * X)).all()
+        assert np.isfinite(far.transform(X)).all()
+    np.testing.assert_allclose((features.transform(1e-15 * X) ** 2).sum(axis=1), 1.0)
+
+
+@kernel
+@pytest.mark.parametrize("shape", [(1, 1), (1, 6), (4, 1)])
+@pytest.mark.parametrize("value", [0.0, 0.5])
+def test_constant_rows(kernel, shape, value):
+    X = np.full(shape, value)
+    for rows in (X, sp.csr_array(X), X.astype(np.float32)):
+        Z = DotProductSketch(kernel, 12, degree=5, random_state=0).fit_transform(rows)
+        assert np.isfinite(Z).all()
+        np.testing.assert_array_equal(Z, np.broadcast_to(Z[0], Z.shape))
+        if value == 0:
+            at_zero = 0.0 if kernel in ("ntk", "nngp") else 1.0 if isinstance(kernel, str) else kernel[0]
+            np.testing.assert_allclose((Z**2).sum(axis=1), at_zero, rtol=1e-6)
+
+
+# Fits, copies, draws again.
+
+
+def test_fits_leave_the_first_if_they_fail(rng):
+    X = rng.standard_normal((6, 4))
+    features = DotProductSketch(n_components=8, random_state=0).fit(X)
+    Z, before = features.transform(X), features.__dict__.copy()
+    for bad in ({"n_components": 0}, {"kernel": "cubic"}, {"degree": 0}, {"tolerance": -1.0}, {"depth": 0}):
+        good = {name: features.get_params()[name] for name in bad}
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            features.set_params(**bad).fit(X[:, :2])
+        features.set_params(**good)
+        assert features.__dict__.keys() == before.keys()
+        np.testing.assert_array_equal(features.transform(X), Z)
+
+
+def test_parameters_set_after_the_fit_wait_for_the_next_one(rng):
+    X = rng.standard_normal((6, 4))
+    features = DotProductSketch("gaussian", 30, random_state=0).fit(X)
+    Z, K = features.transform(X), features._kernel(X)
+    features.set_params(n_components=4, lengthscale=0.1, kernel="ntk", normalize=False, degree=1, random_state=1)
+    for copy in (features, pickle.loads(pickle.dumps(features))):
+        np.testing.assert_array_equal(copy.transform(X), Z)
+        np.testing.assert_array_equal(copy._kernel(X), K)
+        assert len(copy.get_feature_names_out()) == 30
+
+
+def test_pickles(rng):
+    X = rng.standard_normal((6, 40))
+    features = DotProductSketch(n_components=257, random_state=0).fit(X)
+    size = len(pickle.dumps(features))
+    features.transform(X)
+    stored = pickle.dumps(features)
+    assert len(stored) == size
+    np.testing.assert_array_equal(pickle.loads(stored).transform(X), features.transform(X))
+    with pytest.raises(NotFittedError):
+        pickle.loads(pickle.dumps(DotProductSketch())).transform(X)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("random_state", [None, 7, np.random.RandomState(0)], ids=["None", "int", "RandomState"])
+def test_what_is_kept_draws_the_same_map_again(random_state, sparse, rng):
+    X = rng.standard_normal((6, 40))
+    features = DotProductSketch("gaussian", 19, random_state=random_state).fit(sp.csr_array(X) if sparse else X)
+    entropy, spawn_key, pool_size = features._seed
+    seed = np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size)
+    again = DotProductSketch("gaussian", 19)
+    for name in ("n_features_in_", "lengthscale_", "weights_"):
+        setattr(again, name, getattr(features, name))
+    again._draw(seed, sparse=sparse)
+    np.testing.assert_array_equal(again.transform(X), features.transform(X))
+
+
+def test_seeds(rng):
+    X = rng.standard_normal((6, 4))
+    features = DotProductSketch(n_components=20, random_state=0).fit(X)
+    Z = features.transform(X)
+    np.testing.assert_array_equal(clone(features).fit_transform(X), Z)
+    assert not np.allclose(clone(features).set_params(random_state=1).fit_transform(X), Z)
+    assert not np.allclose(*(DotProductSketch(n_components=20).fit_transform(X) for _ in range(2)))
+
+
+# Errors.
+
+COUNTS = [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("a", TypeError), (True, TypeError)]
+BAD = {
+    "kernel": [
+        ("cubic", ValueError), (None, TypeError), (2.0, TypeError), ([], ValueError), ([0.0, 0.0], ValueError),
+        ([1.0, -1.0], ValueError), ([1.0, np.inf], ValueError), ([1.0, "a"], TypeError), ([1.0] * 130, ValueError),
+    ],
+    "n_components": [*COUNTS, (None, TypeError)],
+    "lengthscale": [(0, ValueError), (np.nan, ValueError), ("auto", ValueError), (None, TypeError)],
+    "depth": COUNTS,
+    "degree": [(0, ValueError), (129, ValueError), (1.5, TypeError), ("a", ValueError), (None, TypeError)],
+    "tolerance": [(-0.1, ValueError), (1.1, ValueError), ("a", TypeError), (None, TypeError)],
+    "normalize": [(1, TypeError), ("a", TypeError), (None, TypeError)],
+    "batch_size": COUNTS,
+    "random_state": [(-1, ValueError), (0.5, TypeError)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value", "error"), [(n, v, e) for n, values in BAD.items() for v, e in values])
+def test_bad_parameters(name, value, error):
+    shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
+    rule = rf"'{name}' parameter of DotProductSketch must be .+\. Got {re.escape(shown)} instead"
+    with pytest.raises(error, match=rule):
+        DotProductSketch(**{name: value}).fit(np.ones((2, 3)))
+
+
+def test_bad_rows(rng):
+    import torch
+
+    X = rng.standard_normal((4, 5))
+    features = DotProductSketch(n_components=8).fit(X)
+    for rows in (X[:, :4], sp.csr_array(X[:, :4]), torch.from_numpy(X[:, :4])):
+        with pytest.raises(ValueError, match="X has 4 features, but DotProductSketch is expecting 5 features"):
+            features.transform(rows)
+    X[1, 2] = np.nan
+    with pytest.raises(ValueError, match="NaN"):
+        features.transform(X)
+
+
+# In use.
+
+
+def test_defaults_learn_digits():
+    X, y = load_digits(return_X_y=True)
+    model = make_pipeline(StandardScaler(), DotProductSketch(random_state=0), RidgeClassifier())
+    assert model.fit(X[:1200], y[:1200]).score(X[1200:], y[1200:]) > 0.9
+    assert repr(DotProductSketch()) == "DotProductSketch()"
+
+
+def test_sizes_can_be_suggested(rng):
+    X = rng.standard_normal((100, 5))
+    m = DotProductSketch().suggest_n_components(X, 0.1)
+    assert DotProductSketch(n_components=2 * m, random_state=0).fit(X).estimate_error(X) < 0.1
