@@ -21,7 +21,13 @@ from ntkit import (
     PolynomialSketch,
     networks,
 )
-from ntkit.diagnostics import kernel_error, spectral_error, statistical_dimension, suggest_n_components
+from ntkit.diagnostics import (
+    kernel_error,
+    projection_cost_error,
+    spectral_error,
+    statistical_dimension,
+    suggest_n_components,
+)
 from ntkit.kernels import cntk, network_kernel, ntk, polynomial
 
 N = 12
@@ -408,3 +414,134 @@ def test_errors_of_few_and_constant_images(shape):
         error = CNTKSketch(2, n_components=512, random_state=0).fit(X).estimate_error(X)
         assert error < 0.5
         assert (error == 0) == (not X.any())
+
+
+# Projection costs.
+
+
+def cost_ratio(K, Z, P):
+    """tr(Z Zᵀ − P Z Zᵀ P) / tr(K − P K P), written out."""
+    A = Z @ Z.T
+    return np.trace(A - P @ A @ P) / np.trace(K - P @ K @ P)
+
+
+def random_projection(rng, n, rank):
+    basis = np.linalg.qr(rng.standard_normal((n, rank)))[0]
+    return basis @ basis.T
+
+
+@pytest.mark.parametrize("rank", [1, 3, 8, N - 1])
+def test_no_projection_has_a_larger_cost_error(rank, rng):
+    """Random ones, and those of leading eigenvectors of mixtures of both matrices, of which one comes near it."""
+    K, Z = kernel_matrix(rng), rng.standard_normal((N, 20)) / 3
+    eps = projection_cost_error(K, Z, rank)
+    assert isinstance(eps, float)
+    ratios = [cost_ratio(K, Z, random_projection(rng, N, rank)) for _ in range(200)]
+    for theta in np.r_[-np.logspace(-3, 3, 60), np.logspace(-3, 3, 60)]:
+        vectors = np.linalg.eigh(Z @ Z.T - theta * K)[1]
+        ratios += [cost_ratio(K, Z, V @ V.T) for V in (vectors[:, :rank], vectors[:, N - rank :])]
+    worst = np.abs(np.array(ratios) - 1).max()
+    assert worst <= eps * (1 + 1e-9)
+    assert worst > 0.9 * eps
+
+
+def test_projection_cost_error_by_brute_force(rng):
+    """In the plane projections are angles; of three rows those of rank 2 leave out one direction."""
+    for _ in range(5):
+        B, Z = rng.standard_normal((2, 3)), rng.standard_normal((2, 4))
+        angles = np.linspace(0, np.pi, 20001)
+        directions = np.stack([np.cos(angles), np.sin(angles)])
+        ratios = ((Z.T @ directions) ** 2).sum(axis=0) / ((B.T @ directions) ** 2).sum(axis=0)
+        assert projection_cost_error(B @ B.T, Z, 1) == pytest.approx(np.abs(ratios - 1).max(), rel=1e-4)
+        B, Z = rng.standard_normal((3, 5)), rng.standard_normal((3, 4))
+        mu = scipy.linalg.eigh(Z @ Z.T, B @ B.T, eigvals_only=True)
+        assert projection_cost_error(B @ B.T, Z, 2) == pytest.approx(np.abs(mu - 1).max(), rel=1e-8)
+
+
+def test_projection_cost_error_by_ascent(rng):
+    """Gradient steps from ten starts in either direction never get above, and one comes within a per mille."""
+    n, rank = 7, 3
+    K, Z = kernel_matrix(rng, n), rng.standard_normal((n, 9)) / 2
+    A, eps = Z @ Z.T, projection_cost_error(K, Z, rank)
+    best = 0.0
+    for sign in (1, -1):
+        for _ in range(10):
+            Q = np.linalg.qr(rng.standard_normal((n, n - rank)))[0]
+            for _ in range(500):
+                D = A - np.trace(Q.T @ A @ Q) / np.trace(Q.T @ K @ Q) * K
+                Q = np.linalg.qr(Q + 0.1 * sign * D @ Q / np.linalg.norm(D))[0]
+            best = max(best, abs(np.trace(Q.T @ A @ Q) / np.trace(Q.T @ K @ Q) - 1))
+    assert 0.999 * eps < best < eps * (1 + 1e-9)
+
+
+def test_projection_cost_error_of_exact_and_scaled_features(rng):
+    K = kernel_matrix(rng)
+    root = np.linalg.cholesky(K)
+    for rank in (1, 5):
+        assert projection_cost_error(K, root, rank) < 1e-10
+        for factor in (0.0, 0.5, 1.2, 3.0):
+            assert projection_cost_error(K, factor * root, rank) == pytest.approx(abs(factor**2 - 1))
+        for size in (1e-70, 1e70):
+            assert projection_cost_error(size * size * K, 1.2 * size * root, rank) == pytest.approx(0.44)
+
+
+def test_costs_of_clusterings_are_within_the_bounds(rng):
+    """They are projections, of a rank that is their number of clusters."""
+    X = rng.standard_normal((40, 3))
+    K = ntk(X, depth=1)
+    Z = NTKFeatures(n_components=256, random_state=0).fit_transform(X)
+    eps = projection_cost_error(K, Z, 4)
+    assert eps < 1
+    for _ in range(50):
+        C = np.eye(4)[rng.permutation(np.arange(40) % 4)]
+        C /= np.sqrt(C.sum(axis=0))
+        assert abs(cost_ratio(K, Z, C @ C.T) - 1) <= eps
+
+
+def test_projection_cost_error_falls_with_the_components(rng):
+    X = rng.standard_normal((60, 5))
+    K = ntk(X, depth=1)
+    errors = []
+    for m in (64, 1024):
+        maps = [NTKFeatures(n_components=m, random_state=seed).fit(X) for seed in range(5)]
+        errors.append(np.mean([projection_cost_error(K, features.transform(X), 5) for features in maps]))
+    assert errors[1] < 0.5 * errors[0]
+
+
+def test_projection_costs_of_tensors(rng):
+    import torch
+
+    K, Z = kernel_matrix(rng), rng.standard_normal((N, 20))
+    tensors = torch.from_numpy(K), torch.from_numpy(Z)
+    expected = projection_cost_error(K, Z, 3)
+    assert projection_cost_error(*tensors, 3) == pytest.approx(expected)
+    assert projection_cost_error(*(t.float() for t in tensors), 3) == pytest.approx(expected, rel=1e-4)
+    assert projection_cost_error(K.tolist(), Z.tolist(), np.int64(3)) == pytest.approx(expected)
+    with pytest.raises(TypeError, match="K and Z of projection_cost_error must come from the same array library"):
+        projection_cost_error(tensors[0], Z, 3)
+
+
+def test_bad_arguments_of_projection_costs(rng):
+    name, K, Z = "projection_cost_error", kernel_matrix(rng), rng.standard_normal((N, 4))
+    for rank, error in ((0, ValueError), (N, ValueError), (-1, ValueError), (1.0, TypeError), (True, TypeError)):
+        with pytest.raises(error, match=rf"'rank' parameter of {name} must be an int from 1 to 11. Got {rank} instead"):
+            projection_cost_error(K, Z, rank)
+    low = Z @ Z.T
+    assert projection_cost_error(low, Z, 3) < 1e-6
+    for rank in (4, 5):
+        with pytest.raises(ValueError, match=rf"'rank' .* must be less than the rank of K, 4. Got {rank} instead"):
+            projection_cost_error(low, Z, rank)
+    with pytest.raises(ValueError, match=r"less than the rank of K, 0"):
+        projection_cost_error(np.zeros((3, 3)), Z[:3], 1)
+    with pytest.raises(ValueError, match=rf"'Z' parameter of {name} must be an array of 12 rows"):
+        projection_cost_error(K, Z[:5], 1)
+    with pytest.raises(ValueError, match=rf"'K' parameter of {name} must be a square matrix"):
+        projection_cost_error(Z, Z, 1)
+    with pytest.raises(ValueError, match=rf"'K' parameter of {name} must be symmetric"):
+        projection_cost_error(np.triu(K), Z, 1)
+    with pytest.raises(ValueError, match=rf"'K' parameter of {name} must be positive semidefinite"):
+        projection_cost_error(-K, Z, 1)
+    with pytest.raises(ValueError, match=rf"'K' parameter of {name} must be of two rows at least"):
+        projection_cost_error(K[:1, :1], Z[:1], 1)
+    with pytest.raises(ValueError, match="finite"):
+        projection_cost_error(np.nan * K, Z, 1)

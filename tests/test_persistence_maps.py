@@ -169,7 +169,7 @@ def test_models_of_images_come_back(flat: bool, X: np.ndarray, tmp_path: Path) -
         ("cntk", lambda s, p: s.update(sparse=True), "dense images"),
         ("cntk", lambda s, p: s.update(n_features_in_=2**40), "n_features_in_"),
         ("cntk", lambda s, p: s.update(n_features_in_=2**26, image_shape_=[2**13, 2**13, 1]), "random numbers"),
-        ("cntk", lambda s, p: s.update(lengthscale_=1.0), "no length scale"),
+        ("cntk", lambda s, p: s["learned"].update(lengthscale_=1.0), "unknown 'lengthscale_'"),
         ("cntk", lambda s, p: s.update(n_components_=23), "24 components, not 23"),
         ("cntk", lambda s, p: s["seed"].update(entropy=[1, 3]), "saved"),
         ("cntk", lambda s, p: p.update(depth=3), "saved"),

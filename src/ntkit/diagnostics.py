@@ -1,4 +1,4 @@
-"""How good an approximation of a kernel is: relative and spectral errors, statistical dimension, sizes to choose."""
+"""How good an approximation of a kernel is: relative, spectral and projection-cost errors, sizes to choose."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from ntkit._validation import check_data, check_int, check_real, check_same_libr
 if TYPE_CHECKING:
     from ntkit.features._base import FeatureMap
 
-__all__ = ["kernel_error", "spectral_error", "statistical_dimension", "suggest_n_components"]
+__all__ = ["kernel_error", "projection_cost_error", "spectral_error", "statistical_dimension", "suggest_n_components"]
 
 _SEEDS = 5  # maps tried for each size
+_STEPS = 100  # at most; a handful is the rule
+_NOTHING = 1e-14  # of the largest eigenvalue for every row: rounding
 
 
 def kernel_error(
@@ -78,6 +80,63 @@ def kernel_error(
     return _relative(K, _plain(feature_map.transform(rows)))
 
 
+def projection_cost_error(K: Any, Z: Any, rank: int) -> float:
+    """Smallest ε with 1 − ε ≤ tr(Z Zᵀ − P Z Zᵀ P) / tr(K − P K P) ≤ 1 + ε for all orthonormal projections P of a rank.
+
+    It bounds what principal components and k-means in feature space lose against those of the kernel: the best P for
+    Z Zᵀ has at most (1 + ε)/(1 − ε) times the least cost for K (for ε < 1). Theorem 10 of [1]_ says how many random
+    Gegenbauer features it takes; it is a measure for any features.
+
+    Parameters
+    ----------
+    K : array of shape (n, n)
+        Kernel matrix.
+    Z : array of shape (n, m)
+        Features.
+    rank : int
+        Rank r of P, from 1 to n − 1 and less than the rank of K: such a P leaves nothing of K otherwise. For k-means
+        it is the number of clusters.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    Exact, over all P: the ratio is tr(QA)/tr(QK) with A = Z Zᵀ, Q = I − P, and for any θ the largest tr(Q(A − θK)) is
+    the sum of the n − r largest eigenvalues of A − θK. Dinkelbach's iteration θ ← tr(QA)/tr(QK) with that Q ends,
+    quadratically fast, at the largest ratio; with the smallest eigenvalues at the smallest one. Each step is an
+    eigendecomposition, O(n³).
+
+    References
+    ----------
+    .. [1] Han, Zandieh, Avron, "Random Gegenbauer Features for Scalable Kernel Methods", ICML 2022, Theorem 10.
+    .. [2] Dinkelbach, "On Nonlinear Fractional Programming", Management Science 13, 1967.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit.diagnostics import projection_cost_error
+    >>> Z = np.diag([1.0, 1.0, 1.5])
+    >>> round(projection_cost_error(np.eye(3), Z, 2), 6)
+    1.25
+    """
+    name = "projection_cost_error"
+    K, Z = _matrix_and_features(K, Z, name)
+    if K.shape[0] == 1:
+        raise ValueError(message(name, "K", "of two rows at least: no projection of one is of rank 1 to n − 1", K))
+    rank = check_int(rank, "rank", name, minimum=1, maximum=K.shape[0] - 1)
+    xp: Any = _array.namespace(K, Z)
+    eigenvalues = _spectrum(K, name)
+    least = float(xp.sum(eigenvalues[: K.shape[0] - rank]))  # the smallest tr(K − P K P)
+    if least <= _NOTHING * K.shape[0] * float(eigenvalues[-1]):
+        rule = f"less than the rank of K, {int(xp.sum(eigenvalues > _NOTHING * K.shape[0] * float(eigenvalues[-1])))}"
+        raise ValueError(message(name, "rank", rule, rank, "Some P leaves nothing of K to compare with."))
+    A = xp.matmul(Z, xp.matrix_transpose(Z))
+    kept = (slice(rank, None), slice(None, K.shape[0] - rank))  # eigenvectors of the largest, of the smallest ratio
+    return max(abs(_extreme_ratio(A, K, columns) - 1) for columns in kept)
+
+
 def spectral_error(K: Any, Z: Any, lam: float) -> float:
     """Smallest ε with (1 − ε)(K + λI) ⪯ Z Zᵀ + λI ⪯ (1 + ε)(K + λI).
 
@@ -105,13 +164,9 @@ def spectral_error(K: Any, Z: Any, lam: float) -> float:
     >>> round(spectral_error(np.eye(3), np.sqrt(1.5) * np.eye(3), 1.0), 6)
     0.25
     """
-    K, lam = _kernel_matrix(K, "spectral_error"), check_real(lam, "lam", "spectral_error", minimum=0, strict=True)
-    Z = check_data(Z, "Z", "spectral_error")
-    if Z.shape[0] != K.shape[0]:
-        raise ValueError(message("spectral_error", "Z", f"an array of {K.shape[0]} rows, as K has", Z))
-    check_same_library(K, Z, "spectral_error", "K and Z")
+    lam = check_real(lam, "lam", "spectral_error", minimum=0, strict=True)
+    K, Z = _matrix_and_features(K, Z, "spectral_error")
     xp: Any = _array.namespace(K, Z)
-    Z = _array.widen(Z)
     eye = xp.eye(K.shape[0], dtype=K.dtype, device=_array.device(K))
     try:
         root = xp.linalg.cholesky(K + lam * eye)
@@ -151,14 +206,7 @@ def statistical_dimension(K: Any, lam: float) -> float:
     K = _kernel_matrix(K, "statistical_dimension")
     lam = check_real(lam, "lam", "statistical_dimension", minimum=0, strict=True)
     xp: Any = _array.namespace(K)
-    eigenvalues = xp.linalg.eigvalsh(K)
-    least = float(xp.min(eigenvalues))
-    if least < -1e-6 * float(xp.max(xp.abs(eigenvalues))):
-        raise ValueError(
-            "The 'K' parameter of statistical_dimension must be positive semidefinite, as kernel matrices are. Got one "
-            f"with the eigenvalue {least:.3g}."
-        )
-    eigenvalues = xp.where(eigenvalues > 0, eigenvalues, xp.zeros_like(eigenvalues))  # rounding makes some negative
+    eigenvalues = _spectrum(K, "statistical_dimension")
     return float(xp.sum(eigenvalues / (eigenvalues + lam)))
 
 
@@ -268,3 +316,37 @@ def _kernel_matrix(K: Any, owner: str) -> Array:
             f"The 'K' parameter of {owner} must be symmetric, as kernel matrices are. Got one that is not."
         )
     return 0.5 * (K + transposed)
+
+
+def _matrix_and_features(K: Any, Z: Any, owner: str) -> tuple[Array, Array]:
+    K = _kernel_matrix(K, owner)
+    Z = check_data(Z, "Z", owner)
+    if Z.shape[0] != K.shape[0]:
+        raise ValueError(message(owner, "Z", f"an array of {K.shape[0]} rows, as K has", Z))
+    check_same_library(K, Z, owner, "K and Z")
+    return K, _array.widen(Z)
+
+
+def _spectrum(K: Array, owner: str) -> Array:
+    """Eigenvalues in increasing order, those that rounding made negative as zeros."""
+    xp: Any = _array.namespace(K)
+    eigenvalues = xp.linalg.eigvalsh(K)
+    least = float(xp.min(eigenvalues))
+    if least < -1e-6 * float(xp.max(xp.abs(eigenvalues))):
+        raise ValueError(
+            f"The 'K' parameter of {owner} must be positive semidefinite, as kernel matrices are. Got one with the "
+            f"eigenvalue {least:.3g}."
+        )
+    return xp.where(eigenvalues > 0, eigenvalues, xp.zeros_like(eigenvalues))
+
+
+def _extreme_ratio(A: Array, K: Array, columns: slice) -> float:
+    """Largest or smallest tr(QA)/tr(QK), Q made of those eigenvectors of A − θK, by increasing eigenvalue."""
+    xp: Any = _array.namespace(A, K)
+    ratio = 1.0
+    for _ in range(_STEPS):
+        vectors = xp.linalg.eigh(A - ratio * K)[1][:, columns]
+        before, ratio = ratio, float(xp.sum(vectors * xp.matmul(A, vectors)) / xp.sum(vectors * xp.matmul(K, vectors)))
+        if abs(ratio - before) <= 1e-12 * ratio:
+            break
+    return ratio

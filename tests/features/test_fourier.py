@@ -18,7 +18,8 @@ from tests.conftest import as_numpy
 from tests.statistical import check_rms_scaling, check_unbiased, check_variance, rms_error, spread_rows
 
 from ntkit.features import fourier
-from ntkit.features.fourier import RandomFourierFeatures
+from ntkit.features._fourier_numba import waves
+from ntkit.features.fourier import OrthogonalFourierFeatures, RandomFourierFeatures
 from ntkit.kernels import gaussian
 
 SIZES = (64, 65)  # pairs only, and one cosine alone
@@ -167,6 +168,170 @@ def test_more_components_keep_the_first_frequencies(rng):
     np.testing.assert_array_equal(small, large[:, :6])
 
 
+# Cosines and sines.
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("phase", [None, 2.5])
+def test_waves(phase, dtype, rng):
+    """Each number of a row is as exact beside large ones, for which the C library is called."""
+    eps = np.finfo(dtype).eps
+    scales = np.array([0, 1e-30, 1, 10, 8e3, 1e5, 1e6, 1e7, 1e15])[:, None]
+    Z = (scales * rng.uniform(-1, 1, (9, 51))).astype(dtype)
+    Z[2, :26] = np.pi / 4 * np.arange(-13, 13)  # where the polynomials meet
+    Z[4, 0], Z[5, 1] = 8000.0, 1e5
+    x = Z[:, :26].astype("float64")
+    if phase is None:
+        Z = np.concatenate([Z, Z[:, :1]], axis=1)
+    waves(Z, 26, phase)
+    cosines, sines = np.cos(x), np.sin(x)
+    if phase is not None:
+        cosines[:, -1], sines = 2**0.5 * np.cos(x[:, -1] + phase), sines[:, :-1]
+    np.testing.assert_allclose(26**0.5 * Z, np.hstack([cosines, sines]), rtol=0, atol=1.5 * eps)
+
+
+def test_waves_of_what_is_not_finite():
+    Z = np.array([[np.nan, 1.0, 0.0, 0.0], [np.inf, 1.0, 0.0, 0.0]])
+    waves(Z, 2, None)
+    np.testing.assert_array_equal(np.isnan(Z), [[True, False, True, False]] * 2)
+    np.testing.assert_allclose(Z[:, 1], 0.5**0.5 * np.cos(1.0))
+
+
+@pytest.mark.parametrize("kind", [RandomFourierFeatures, OrthogonalFourierFeatures])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("m", [1, 2, 33])
+def test_rows_of_any_size(kind, dtype, m, rng):
+    X = rng.standard_normal((5, 3)) * np.array([1e-15, 1e15, 1, 0, 1])[:, None]
+    X[4] = 1.0
+    features = kind(m, lengthscale=1.0, random_state=0).fit(X)
+    Z = features.transform(X.astype(dtype))
+    assert Z.dtype == dtype
+    assert np.abs(Z).max() <= (2 / -(-m // 2)) ** 0.5
+    np.testing.assert_allclose(Z[0], Z[3], atol=1e-6)
+    for i in range(5):  # BLAS adds up a single row in another order: phases of 1e15 have few digits in common
+        atol = 2 if i == 1 else 1e-5
+        np.testing.assert_allclose(features.transform(X[i : i + 1].astype(dtype))[0], Z[i], atol=atol)
+    one = kind(m, random_state=0).fit(X[:1, :1])
+    assert np.isfinite(one.transform(X[:1, :1])).all()
+
+
+# Orthogonal frequencies.
+
+
+@parametrize_with_checks([OrthogonalFourierFeatures(n_components=m) for m in (16, 17)])
+def test_scikit_learn_estimator_checks_of_orthogonal(estimator, check):
+    check(estimator)
+
+
+def directions(d, size, seed=0, lengthscale=0.7):
+    features = OrthogonalFourierFeatures(2 * size, lengthscale=lengthscale, random_state=seed).fit(np.zeros((1, d)))
+    W = lengthscale * features.frequencies_.T
+    norms = np.linalg.norm(W, axis=1)
+    return W / norms[:, None], norms
+
+
+@pytest.mark.parametrize(("d", "size"), [(1, 5), (2, 9), (7, 300), (256, 260), (257, 100), (300, 300), (301, 650)])
+def test_frequencies_are_orthogonal_in_blocks(d, size):
+    Q, norms = directions(d, size)
+    assert Q.shape == (size, d)
+    for start in range(0, size, d):
+        block = Q[start : start + d]
+        np.testing.assert_allclose(block @ block.T, np.eye(len(block)), atol=1e-9)
+    if size > d > 1:  # blocks differ, also up to signs
+        assert np.abs(Q[:1] @ Q[d : 2 * d].T).max() < 1 - 1e-6
+    assert len(np.unique(norms)) == size
+    more, _ = directions(d, size + 3)
+    np.testing.assert_allclose(more[:size], Q, atol=1e-9)
+
+
+@pytest.mark.parametrize("d", [3, 300])
+def test_frequencies_have_the_law_of_the_gaussian(d):
+    """False alarms: 1e-6 in each of four tests of Kolmogorov and Smirnov. Signs of R not fixed fail the last."""
+    from scipy import stats
+
+    Q, norms = directions(d, 40 * d if d < 10 else 2 * d)
+    assert stats.kstest(norms, stats.chi(d).cdf).pvalue > 1e-6
+    few = slice(None) if d < 10 else slice(0, 4)  # coordinates of one block depend on each other a little
+    assert stats.kstest((Q * norms[:, None])[:, few].ravel(), "norm").pvalue > 1e-6
+    firsts = np.array([directions(d, 1, seed)[0][0] for seed in range(200)])
+    uniform = stats.beta(0.5, (d - 1) / 2)
+    assert stats.kstest(firsts[:, 0] ** 2, uniform.cdf).pvalue > 1e-6
+    assert stats.binomtest(int((firsts[:, 0] > 0).sum()), 200).pvalue > 1e-6
+
+
+@pytest.mark.parametrize("m", [32, 33])
+def test_orthogonal_is_unbiased(m):
+    """False alarms: 1e-6. Lengths √d in place of χ_d give a Bessel function, no Gaussian."""
+    X = spread_rows(6)
+    K = gaussian(X, lengthscale=1.0)
+
+    def right(seed):
+        return OrthogonalFourierFeatures(m, lengthscale=1.0, random_state=seed).fit_transform
+
+    def of_one_length(seed):
+        features = OrthogonalFourierFeatures(m, lengthscale=1.0, random_state=seed).fit(X)
+        features.frequencies_ *= 6**0.5 / np.linalg.norm(features.frequencies_, axis=0)
+        return features.transform
+
+    check_unbiased(right, X, K, n_seeds=1000)
+    with pytest.raises(AssertionError):
+        check_unbiased(of_one_length, X, K, n_seeds=1000)
+
+
+def variance_of_orthogonal(K, m, d):
+    """From moments: E cos(w·z) cos(v·z) = Σ_{jl} (−‖z‖²/2)^{j+l}/(j! l!) (d/2)_j (d/2)_l/(d/2)_{j+l} for w ⊥ v."""
+    from scipy.special import factorial, poch
+
+    j = np.arange(40)
+    terms = np.log(K)[..., None] ** j * poch(d / 2, j) / factorial(j)
+    both = sum((terms[..., a, None] * terms / poch(d / 2, a + j)).sum(axis=-1) for a in j)
+    return ((1 - K**2) ** 2 + 2 * (min(m // 2, d) - 1) * (both - K**2)) / m
+
+
+@pytest.mark.parametrize("m", [32, 256])
+def test_variance_of_orthogonal(m):
+    """Half of a block, and four blocks. False alarms: see check_variance. The docstring's formula is off by O(1/d²)."""
+    X = spread_rows(32)
+    K = gaussian(X, lengthscale=1.0)
+    formula = variance_of_orthogonal(K, m, 32)
+    approximate = ((1 - K**2) ** 2 - (min(m // 2, 32) - 1) / 32 * K**2 * 4 * np.log(K) ** 2) / m
+    assert np.abs(formula - approximate).max() < 0.5 * min(1, 64 / m) / 32**2
+
+    def maps_of(kind):
+        return lambda seed: kind(m, lengthscale=1.0, random_state=seed).fit_transform
+
+    check_variance(maps_of(OrthogonalFourierFeatures), X, formula)
+    if m == 256:
+        with pytest.raises(AssertionError):
+            check_variance(maps_of(RandomFourierFeatures), X, formula)
+
+
+@pytest.mark.parametrize("m", SIZES)
+def test_orthogonal_with_all_kinds_of_rows(m, rng):
+    import torch
+
+    X = rng.standard_normal((21, 10)) * (rng.random((21, 10)) < 0.7)
+    features = OrthogonalFourierFeatures(m, random_state=0).fit(X)
+    Z = features.transform(X)
+    np.testing.assert_allclose(Z, naive(features, X), atol=1e-14)
+    for rows in (sp.csr_array(X), torch.from_numpy(X), torch.from_numpy(X).requires_grad_()):
+        np.testing.assert_allclose(as_numpy(features.transform(rows)), Z, atol=1e-13)
+    for rows in (X.astype(np.float32), torch.from_numpy(X).float()):
+        assert "float32" in str(features.transform(rows).dtype)
+        np.testing.assert_allclose(as_numpy(features.transform(rows)), Z, atol=2e-6)
+    for batch_size in (1, 7, 100):
+        np.testing.assert_allclose(features.set_params(batch_size=batch_size).transform(X), Z, atol=1e-13)
+    again = pickle.loads(pickle.dumps(features))
+    np.testing.assert_array_equal(again.transform(X), features.transform(X))
+    np.testing.assert_array_equal(clone(features).fit(X).frequencies_, features.frequencies_)
+    drawn = clone(features)
+    drawn.n_features_in_, drawn.lengthscale_ = 10, features.lengthscale_
+    drawn._draw(np.random.SeedSequence(0), sparse=False)
+    np.testing.assert_array_equal(drawn.transform(X), features.transform(X))
+    error = np.linalg.norm(Z @ Z.T - gaussian(X, lengthscale=features.lengthscale_))
+    assert features.estimate_error(X) == pytest.approx(error / np.linalg.norm(features._kernel(X)))
+
+
 # Length scales.
 
 
@@ -292,7 +457,7 @@ def test_the_code_for_devices_agrees(m, rng):
     tensor = torch.from_numpy(X)
     Z = torch.empty((23, m), dtype=torch.float64)
     for rows in (slice(0, 10), slice(10, 23)):
-        features._fill(tensor[rows], features._frequencies(torch.float64, tensor.device), Z[rows])
+        features._fill(tensor[rows], Z[rows])
     np.testing.assert_allclose(as_numpy(Z), features.transform(X), atol=1e-13)
 
 
@@ -450,11 +615,12 @@ BAD = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("kind", [RandomFourierFeatures, OrthogonalFourierFeatures])
 @pytest.mark.parametrize(("name", "value", "error"), [(n, v, e) for n, values in BAD.items() for v, e in values])
-def test_bad_parameters(name, value, error):
-    rule = rf"'{name}' parameter of RandomFourierFeatures must be .+\. Got {re.escape(repr(value))} instead"
+def test_bad_parameters(kind, name, value, error):
+    rule = rf"'{name}' parameter of {kind.__name__} must be .+\. Got {re.escape(repr(value))} instead"
     with pytest.raises(error, match=rule):
-        RandomFourierFeatures(**{name: value}).fit(np.ones((2, 3)))
+        kind(**{name: value}).fit(np.ones((2, 3)))
 
 
 def test_bad_rows(rng):

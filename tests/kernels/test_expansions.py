@@ -149,7 +149,7 @@ def test_cuda_gives_the_same(layer):
     for call in (
         lambda a: hermite_coefficients(layer, a, 16),
         lambda a: derivative_coefficients(layer, a, 16),
-        lambda a: truncated_coefficients(layer, a, range(9)),
+        lambda a: truncated_coefficients(layer, a, range(9)) ** 2,  # the last is the root of a difference
         lambda a: derivative_dual_at_one(layer, a),
     ):
         result = call(torch.from_numpy(VARIANCES).cuda())

@@ -37,8 +37,8 @@ def count_draws(model: Any, shape: tuple[int, ...]) -> int:
         name = {"random": "NTKRandomFeatures", "gradient": "GradientFeatures"}.get(model.method, "")
     if name == "GradientFeatures":
         return _count_weights(model, shape if len(shape) > 1 else d, depth)
-    if name == "RandomFourierFeatures":
-        return d * (sizes["n_components"] + 1)
+    if name in _OF_COLUMNS:
+        return _OF_COLUMNS[name](d, sizes["n_components"], sizes.get("degree", 128))
     if name == "NTKRandomFeatures":
         half = sizes["n_components"] // 2 + 1
         hidden, steps = sizes.get("hidden_components", half), sizes.get("step_components", half)
@@ -47,6 +47,17 @@ def count_draws(model: Any, shape: tuple[int, ...]) -> int:
     degree = sum(value for key, value in sizes.items() if key.endswith("degree")) or 128
     dense = largest**2 if getattr(model, "projection", False) else 0
     return _of_trees(degree, d, largest * depth) + dense
+
+
+_OF_COLUMNS = {
+    "RandomFourierFeatures": lambda d, m, _: d * (m + 1),
+    "OrthogonalFourierFeatures": lambda d, m, _: d * (m + d + 1),
+    "FastfoodFeatures": lambda d, m, _: 4 * (m + 2 * max(d, 64)),
+    "MaclaurinFeatures": lambda d, m, degree: d * m * degree,
+    "GegenbauerFeatures": lambda d, m, degree: 5 * d * m + 1000 * degree**2,  # coefficients take time too
+    "NystroemFeatures": lambda d, m, _: 0,  # noqa: ARG005
+}
+"""Bounds for n_features, n_components and the degree."""
 
 
 def _of_trees(degree: int, n_features: int, n_components: int) -> int:

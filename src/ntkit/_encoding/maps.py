@@ -1,4 +1,4 @@
-"""Feature maps: parameters and a seed, from which the draws are made again.
+"""Feature maps: parameters, a seed and what `fit` has learned, from which the draws are made again.
 
 So files are small, and no index from a file gets near compiled code.
 """
@@ -13,15 +13,17 @@ import numpy as np
 from ntkit import __version__
 from ntkit._encoding.draws import count_draws
 from ntkit._encoding.estimators import OtherDrawsError, Reader, Writer, as_seed, column_names, read_columns, read_seed
-from ntkit._encoding.values import require
+from ntkit._encoding.values import real_array, require
 from ntkit._validation import check_bool, check_int, check_real
 from ntkit.features._images import check_image_shape
+from ntkit.features._lengthscale import check_lengthscale
 
 MARK = "_n_features_out"
 MOST_DRAWS = 2**34
+_MOST_LEARNED = 2**16
 _MOST_FEATURES = {False: 2**27, True: 2**31 - 1}  # of dense, of sparse rows
 _KEYS = (
-    "n_features_in_", "feature_names_in_", "image_shape_", "sparse", "seed", "lengthscale_", "n_components_",
+    "n_features_in_", "feature_names_in_", "image_shape_", "sparse", "seed", "learned", "n_components_",
     "fingerprint",
 )  # fmt: skip
 
@@ -39,13 +41,14 @@ def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[
         "image_shape_": list(model.image_shape_) if hasattr(model, "image_shape_") else None,
         "sparse": bool(model._sparse),
         "seed": writer.value(as_seed(model._seed), where),
-        "lengthscale_": getattr(model, "lengthscale_", None),
+        "learned": {key: writer.value(getattr(model, key, None), f"{where}.{key}") for key in type(model)._learned},
         "n_components_": n_columns(model),
         "fingerprint": writer.value(_fingerprint(model).tolist(), where),
     }
     name = type(model).__name__
     try:
-        Reader({}, version=__version__, tolerance=1e-9).estimator(node | {"state": state}, where)
+        reader = Reader(dict(writer.arrays), version=__version__, tolerance=1e-9)
+        reader.estimator(node | {"state": state}, where)
     except OtherDrawsError as error:
         raise ValueError(
             f"{where}, a {name}, has other parameters than when it was fitted, and could not be loaded again. "
@@ -64,23 +67,61 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
     n_features = check_int(state["n_features_in_"], "n_features_in_", where, minimum=1, maximum=most)
     shape = _read_shape(model, state, n_features, where)
     seed = read_seed(reader, state["seed"], where)
-    given = {"random_state": model.random_state}
-    if hasattr(model, "lengthscale"):
-        given["lengthscale"] = model.lengthscale
-        model.lengthscale = check_real(state["lengthscale_"], "lengthscale_", where, minimum=0, strict=True)
-    elif state["lengthscale_"] is not None:
-        raise ValueError(f"{where} has no length scale")
-    if not _gives(model.random_state, seed):
-        model.random_state = seed
+    learned = _read_learned(reader, model, state["learned"], shape, where)
     n_draws = count_draws(model, shape)
     if n_draws > MOST_DRAWS:
         raise ValueError(f"{where} needs some {float(n_draws):.1e} random numbers, more than {MOST_DRAWS:.1e}")
-    rows = _rows(1, n_features, sparse=sparse)
-    model.fit(rows if len(shape) == 1 else rows.reshape(1, *shape))
-    for name, value in given.items():
-        setattr(model, name, value)
+    if learned:
+        _draw(model, seed, learned, shape, sparse=sparse)
+    else:
+        given = model.random_state
+        if not _gives(given, seed):
+            model.random_state = seed
+        rows = _rows(1, n_features, sparse=sparse)
+        model.fit(rows if len(shape) == 1 else rows.reshape(1, *shape))
+        model.random_state = given
     read_columns(model, state, where)
     _check_draws(reader, model, state, where)
+
+
+def _read_learned(reader: Reader, model: Any, data: Any, shape: tuple[int, ...], where: str) -> dict[str, Any]:
+    """What a map has learned from rows, after a check that it can be that."""
+    learned = {}
+    for key, entry in require(data, where, *type(model)._learned).items():
+        place = f"{where}.{key}"
+        value = reader.value(entry, place)
+        if value is None and key in ("lengthscale_", "landmark_indices_"):
+            continue  # of a kernel without a length scale, of landmarks that are not rows
+        if key in ("lengthscale_", "radius_"):
+            value = check_real(value, key, where, minimum=0, strict=True)
+        elif key == "landmark_indices_":
+            if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind != "i" or (value < 0).any():
+                raise ValueError(f"{place} must be an array of numbers ≥ 0")
+        elif key == "landmarks_":
+            columns = (None,) if model.kernel == "precomputed" else shape
+            real_array(value, place, (None, *columns), single=True)
+        else:
+            real_array(value, place, (None, None) if key == "radii_" else (None,), positive=True)
+            if value.size > _MOST_LEARNED:
+                raise ValueError(f"{place} has {value.size} numbers, more than {_MOST_LEARNED}")
+        learned[key] = value
+    return learned
+
+
+def _draw(
+    model: Any, seed: np.random.SeedSequence, learned: dict[str, Any], shape: tuple[int, ...], *, sparse: bool
+) -> None:
+    """Make the draws of a map from what it has learned, after a check of what only `fit` checks."""
+    name = type(model).__name__
+    if model.batch_size is not None:
+        check_int(model.batch_size, "batch_size", name, minimum=1)
+    check_lengthscale(model.lengthscale, name)
+    if len(shape) == 3:
+        model.image_shape_ = shape
+    model.n_features_in_, model._sparse = prod(shape), sparse
+    model._seed = seed.entropy, seed.spawn_key, seed.pool_size
+    vars(model).update(learned)
+    model._draw(seed, sparse=sparse)
 
 
 def _read_shape(model: Any, state: dict[str, Any], n_features: int, where: str) -> tuple[int, ...]:

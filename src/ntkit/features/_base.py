@@ -25,6 +25,8 @@ class FeatureMap(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     random_state: RandomState
     _on_resizing: ClassVar[dict[str, Any]] = {}
     """Parameters to set where another `n_components` is tried."""
+    _learned: ClassVar[tuple[str, ...]] = ()
+    """What `fit` learns from rows; with the parameters and the seed it is all that `_draw` makes the map from."""
 
     @abstractmethod
     def _kernel(self, X: Array) -> Array:

@@ -28,7 +28,8 @@ def mix_patches(x: torch.Tensor, signs: np.ndarray, rows: Window, cols: Window, 
     # A number passed to a kernel would be a float32.
     wide = np.float64 if x.dtype == torch.float64 else np.float32
     weights = torch.from_numpy((scale * signs).astype(wide)).to(x.device)
-    pixels = min(PIXELS, power_of_two(cols.n_out))
+    # Wide numbers of a large tile, with all offsets unrolled, would not fit in registers by far.
+    pixels = min(PIXELS // 4 if wide is np.float64 else PIXELS, power_of_two(cols.n_out))
     channels = min(CHANNELS, max(16, power_of_two(n_channels)))
     grid = (n * rows.n_out, triton.cdiv(n_channels, channels), triton.cdiv(cols.n_out, pixels))
     if n:

@@ -24,6 +24,7 @@ from ntkit.kernels.zonal import Homogeneous, Series, harmonic_dimension, non_neg
 _LARGEST = 25.0  # norms over the length scale up to which radial functions are adapted: they take some r² terms
 _ROUNDING = 1e-13  # share of the kernel below which modes are rounding errors
 _WIDEST = 1024  # harmonics of a degree that are taken whole: they take a product with a square matrix of that size
+HARMONICS = 8  # of a degree, for each component, up to which random features hold it: others are rare but huge
 _SMALLEST = 1 / 16  # share of the components from which on random features are worth their noise
 
 
@@ -58,16 +59,23 @@ class Radial:
         cls, function: Homogeneous | Series, n_features: int, radii: np.ndarray, degree: int, order: int | None
     ) -> Self:
         """Those of a kernel for rows of some norms, up to a degree, `order` at most for each."""
-        total = float(np.mean(function.diagonal(radii)))
-        if isinstance(function, Homogeneous):
-            c = non_negative(*function.coefficients(degree, n_features), n_features)
-            size = float(np.mean(radii ** (2 * function.power)))
-            modes = [Mode(k, 0, float(a) * size) for k, a in enumerate(c) if a * size > _ROUNDING * total]
+        if isinstance(function, Homogeneous):  # all modes grow alike with the norm, so that none need be known
+            total = float(function.diagonal(np.ones(1))[0])
+            c = non_negative(*function.precise_coefficients(degree, n_features), n_features)
+            modes = [Mode(k, 0, float(a)) for k, a in enumerate(c) if a > _ROUNDING * total]
             return cls(modes, np.sqrt([c[mode.degree] for mode in modes]), total, power=function.power)
+        total = float(np.mean(function.diagonal(radii)))
+        if not np.isfinite(total):
+            raise ValueError(
+                f"The kernel of rows of norm {float(radii.max()):.3g} is larger than any number. Divide the rows by "
+                "something, or raise the lengthscale."
+            )
         anchor = min(float(radii.max()) or function.lengthscale, _LARGEST * function.lengthscale)
         n_terms = function.n_terms(anchor)
         logs = function.log_weights(degree, n_terms, n_features)
         H = np.exp(logs + function.log_powers(np.minimum(radii, anchor), degree, n_terms)) / len(radii) ** 0.5
+        if radii.min() <= anchor:
+            H[radii > anchor] = 0.0  # rows that have no features
         at_anchor = np.exp(logs + function.log_powers(np.array([anchor]), degree, n_terms)[0])
         modes, columns = [], []
         for k in range(degree + 1):
@@ -185,7 +193,8 @@ def choose(
             rest.append(item)
     if len(factors) > 1 or left < _SMALLEST * n_components:
         return exact, [], 0
-    return exact, random_modes([item[0][0] for item in rest], tolerance * total), left
+    modes = [item[0][0] for item in rest if item[2] <= HARMONICS * left]
+    return exact, random_modes(modes, tolerance * total), left
 
 
 def random_modes(modes: Sequence[Mode], negligible: float) -> list[Mode]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -22,8 +22,7 @@ _TILE_BYTES = 2**21  # of the result that a thread writes at a time
 _TILE_ROWS = 128
 _RADII = 65  # quantiles of the norms that are kept
 _HIGHEST = 256  # degree chosen by itself
-_RANDOM = 20  # highest degree of random features chosen by itself,
-_HARMONICS = 16  # and most harmonics of it, for each component: features of high degrees are rare but huge
+_RANDOM = 20  # highest degree of random features chosen by itself
 
 
 class GegenbauerFeatures(FeatureMap):
@@ -58,7 +57,7 @@ class GegenbauerFeatures(FeatureMap):
         ℓ of "gaussian" and "exponential"; "scale": √(d·Var(X)/2), as :class:`RandomFourierFeatures` has it.
     degree : int or "auto"
         Highest degree q. "auto": that of the last whole degree that fits, or 20, or less in high dimensions, where
-        degrees of more than 16 n_components harmonics make random features of rare but huge values.
+        degrees of more than 8 n_components harmonics make random features of rare but huge values.
     order : int or "auto"
         Most radial functions of a degree, s; "auto": as many as the norms seen in `fit` need. The s of the paper are
         monomials; ours are the mixtures of them that hold most of the kernel at the norms seen.
@@ -114,7 +113,7 @@ class GegenbauerFeatures(FeatureMap):
     Examples
     --------
     >>> import numpy as np
-    >>> from ntkit.features.gegenbauer import GegenbauerFeatures
+    >>> from ntkit import GegenbauerFeatures
     >>> from ntkit.kernels import gaussian
     >>> X = np.random.default_rng(0).standard_normal((200, 3))
     >>> X /= np.linalg.norm(X, axis=1, keepdims=True)
@@ -122,6 +121,8 @@ class GegenbauerFeatures(FeatureMap):
     >>> bool(np.abs(Z @ Z.T - gaussian(X, lengthscale=0.5)).max() < 1e-6)
     True
     """
+
+    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "radii_")
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ class GegenbauerFeatures(FeatureMap):
         """Choose the modes and make the draws for ``n_features_in_``, ``radii_`` and ``lengthscale_``."""
         name = type(self).__name__
         m = check_int(self.n_components, "n_components", name, minimum=1)
-        order = None if self._is_auto("order") else check_int(self.order, "order", name, minimum=1)
+        order = None if self._is_auto("order", 1) else check_int(self.order, "order", name, minimum=1)
         whole = check_bool(self.harmonics, "harmonics", name)
         check_bool(self.orthogonal, "orthogonal", name)
         tolerance = check_real(self.tolerance, "tolerance", name, minimum=0, maximum=1)
@@ -218,7 +219,8 @@ class GegenbauerFeatures(FeatureMap):
         self._n_features_out = sum(map(self._size, exact)) + n_groups * size
         if not self._n_features_out:
             raise ValueError(
-                f"{name} has no feature: with n_components={m} no mode of this kernel fits. Raise n_components."
+                f"{name} has no feature: with n_components={m} and tolerance={tolerance} none of this kernel is left. "
+                "Raise n_components or lower the tolerance."
             )
         for number, factor in enumerate(self._factors):
             used = {modes[number] for modes in exact} | {mode for mode, _ in self._random}
@@ -250,15 +252,15 @@ class GegenbauerFeatures(FeatureMap):
         ]
         return int(np.prod(sizes))
 
-    def _is_auto(self, parameter: str) -> bool:
+    def _is_auto(self, parameter: str, minimum: int) -> bool:
         value = getattr(self, parameter)
         if isinstance(value, str) and value != "auto":
-            raise ValueError(message(type(self).__name__, parameter, "'auto' or an int ≥ 1", value))
+            raise ValueError(message(type(self).__name__, parameter, f"'auto' or an int ≥ {minimum}", value))
         return isinstance(value, str)
 
     def _degree(self, n_features: int, n_components: int, function: Any) -> int:
         """The degree given, or one beyond which no degree fits whole; but not too few for random features."""
-        if not self._is_auto("degree"):
+        if not self._is_auto("degree", 0):
             name = type(self).__name__
             return check_int(self.degree, "degree", name, minimum=0, maximum=1 if n_features == 1 else None)
         if n_features == 1:
@@ -267,10 +269,9 @@ class GegenbauerFeatures(FeatureMap):
         while left > 0 and degree < _HIGHEST:
             left -= harmonic_dimension(degree, n_features)
             degree += 1
-        random = 2
-        while random < _RANDOM and harmonic_dimension(random + 1, n_features) <= _HARMONICS * n_components:
-            random += 1
-        degree = max(degree, random)
+        degree = max(degree, 2)
+        while degree < _RANDOM and harmonic_dimension(degree + 1, n_features) <= _zonal.HARMONICS * n_components:
+            degree += 1
         if isinstance(function, Homogeneous) and function.taylor is None:
             values, errors = function.coefficients(degree, n_features)
             precise = errors <= 1e-8 * max(float(np.abs(values).sum()), 1e-300)
@@ -289,7 +290,8 @@ class GegenbauerFeatures(FeatureMap):
             raise TypeError(message(name, "groups", rule, self.groups)) from None
         if not groups or sorted(np.concatenate(groups).tolist()) != list(range(d)) or any(not len(g) for g in groups):
             raise ValueError(message(name, "groups", rule, self.groups))
-        for parameter, right in (("kernel", self.kernel == "gaussian"), ("harmonics", self.harmonics is True)):
+        gaussian = isinstance(self.kernel, str) and self.kernel == "gaussian"
+        for parameter, right in (("kernel", gaussian), ("harmonics", self.harmonics is True)):
             if not right:
                 rule = f"{'gaussian' if parameter == 'kernel' else True!r} with groups"
                 raise ValueError(message(name, parameter, rule, getattr(self, parameter)))
@@ -414,10 +416,11 @@ class GegenbauerFeatures(FeatureMap):
     def _kernel(self, X: Array) -> Array:
         from ntkit.kernels import dot_product, exponential, gaussian, nngp, ntk
 
-        if self.kernel in ("ntk", "nngp"):
-            return (ntk if self.kernel == "ntk" else nngp)(X, depth=self.depth)
-        if self.kernel in ("gaussian", "exponential"):
-            return (gaussian if self.kernel == "gaussian" else exponential)(X, lengthscale=self.lengthscale_)
+        name = self.kernel if isinstance(self.kernel, str) else None
+        if name in ("ntk", "nngp"):
+            return (ntk if name == "ntk" else nngp)(X, depth=self.depth)
+        if name in ("gaussian", "exponential"):
+            return (gaussian if name == "gaussian" else exponential)(X, lengthscale=self.lengthscale_)
         function = resolve(self.kernel, type(self).__name__, power=self.power)
         if not isinstance(function, Homogeneous):
             return dot_product(X, function=np.asarray(self.kernel, dtype=np.float64))
@@ -442,7 +445,7 @@ def _quantiles(X: Any) -> np.ndarray:
     """Quantiles of the norms of rows."""
     norms = _norms(X)
     norms = norms.detach().cpu().numpy() if _array.is_torch(norms) else norms
-    return np.quantile(norms, np.linspace(0, 1, _RADII))
+    return np.quantile(norms if norms.any() else np.ones(1), np.linspace(0, 1, _RADII))
 
 
 def _norms(X: Any) -> Any:

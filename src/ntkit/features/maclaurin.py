@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import log
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -111,7 +111,7 @@ class MaclaurinFeatures(SeriesMap):
     Examples
     --------
     >>> import numpy as np
-    >>> from ntkit.features.maclaurin import MaclaurinFeatures
+    >>> from ntkit import MaclaurinFeatures
     >>> from ntkit.kernels import gaussian
     >>> X = np.random.default_rng(0).standard_normal((50, 5))
     >>> Z = MaclaurinFeatures("gaussian", 4096, lengthscale=3.0, random_state=0).fit_transform(X)
@@ -119,6 +119,8 @@ class MaclaurinFeatures(SeriesMap):
     >>> bool(np.linalg.norm(Z @ Z.T - K) < 0.05 * np.linalg.norm(K))
     True
     """
+
+    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "radius_")
 
     def __init__(
         self,

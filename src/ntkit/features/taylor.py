@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import comb
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -102,7 +102,7 @@ class DotProductSketch(SeriesMap):
     Examples
     --------
     >>> import numpy as np
-    >>> from ntkit.features.taylor import DotProductSketch
+    >>> from ntkit import DotProductSketch
     >>> from ntkit.kernels import gaussian
     >>> X = np.random.default_rng(0).standard_normal((50, 5))
     >>> Z = DotProductSketch("gaussian", 1024, lengthscale=3.0, random_state=0).fit_transform(X)
@@ -110,6 +110,8 @@ class DotProductSketch(SeriesMap):
     >>> bool(np.linalg.norm(Z @ Z.T - K) < 0.01 * np.linalg.norm(K))
     True
     """
+
+    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "weights_")
 
     def __init__(
         self,

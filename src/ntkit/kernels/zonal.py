@@ -118,8 +118,8 @@ def gegenbauer_coefficients(
     Parameters
     ----------
     kernel : str, callable or sequence of float
-        κ: "ntk" (K_relu^(L)), "nngp" (Σ_relu^(L)), "arc_cosine", "exponential" (e^t); or a function of arrays of
-        cosines; or Taylor coefficients, that of t^j at index j.
+        κ: "ntk" (K_relu^(L)), "nngp" (Σ_relu^(L)), "arc_cosine", "exponential" (e^t), "gaussian" (e^{t−1}, that of
+        unit vectors); or a function of arrays of cosines; or Taylor coefficients, that of t^j at index j.
     degree : int ≥ 0
         q; at most 1 for d = 1.
     n_features : int ≥ 1
@@ -163,15 +163,9 @@ def gegenbauer_coefficients(
     degree, d = _sizes(degree, n_features, name)
     function = resolve(kernel, name, depth=depth, power=power)
     if isinstance(function, Series):
-        return taylor_to_gegenbauer(function.taylor(degree + 400), degree, d)
-    values, errors = function.coefficients(degree, d)
-    worst = int(np.argmax(errors))
-    if errors[worst] > 1e-6 * max(float(np.abs(values).sum()), 1e-300):
-        raise ValueError(
-            f"The coefficient of degree {worst} of this function in dimension {d} is lost in rounding (its error may "
-            f"be {errors[worst]:.1e}). Ask for a lower degree, or give Taylor coefficients."
-        )
-    return values
+        n_terms = degree + 400 if function.n_taylor is None else function.n_taylor - 1
+        return taylor_to_gegenbauer(function.taylor(n_terms), degree, d) * (np.exp(-1.0) if function.damped else 1.0)
+    return function.precise_coefficients(degree, d)[0]
 
 
 def gegenbauer_series(coefficients: Any, t: Any, n_features: int) -> Array:
@@ -199,10 +193,7 @@ def gegenbauer_series(coefficients: Any, t: Any, n_features: int) -> Array:
     >>> bool(np.abs(gegenbauer_series(c, t, 4) - np.exp(t)).max() < 1e-14)
     True
     """
-    c = np.asarray(coefficients, dtype=np.float64)
-    if c.ndim != 1 or not c.size or not np.isfinite(c).all():
-        rule = "a non-empty sequence of finite numbers"
-        raise ValueError(message("gegenbauer_series", "coefficients", rule, coefficients))
+    c = _check_coefficients(coefficients, "gegenbauer_series")
     values = gegenbauer(t, len(c) - 1, n_features)
     total = float(c[0]) * values[0]
     for k in range(1, len(c)):
@@ -240,7 +231,7 @@ def taylor_to_gegenbauer(coefficients: Any, degree: int, n_features: int) -> np.
     array([0.  , 0.75, 0.  , 0.25])
     """
     degree, d = _sizes(degree, n_features, "taylor_to_gegenbauer")
-    a = np.asarray(coefficients, dtype=np.float64)
+    a = _check_coefficients(coefficients, "taylor_to_gegenbauer")
     c = np.zeros(degree + 1)
     for k in range(min(degree + 1, len(a))):
         part = a[k::2]
@@ -343,27 +334,49 @@ class Homogeneous(ZonalFunction):
 
     def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
         """√c_ℓ r^p."""
-        c, errors = self.coefficients(degree, n_features)
+        c, errors = self.precise_coefficients(degree, n_features)
         out = np.zeros((len(r), degree + 1, order))
         out[:, :, 0] = (r**self.power)[:, None] * np.sqrt(non_negative(c, errors, n_features))
         return out
 
     def diagonal(self, r: np.ndarray) -> np.ndarray:
         """κ(1) r^{2p}."""
-        return float(self.function(np.ones(1))[0]) * r ** (2 * self.power)
+        return self.at_one() * r ** (2 * self.power)
+
+    def at_one(self) -> float:
+        """κ(1)."""
+        return float(self._values(np.ones(1))[0])
+
+    def _values(self, t: np.ndarray) -> np.ndarray:
+        """κ of cosines, after a check of what the function returns."""
+        values = np.asarray(self.function(t.copy()))
+        if values.shape != t.shape or values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+            raise ValueError(
+                f"The 'kernel' function must return finite real numbers of the shape of its argument, {t.shape} here. "
+                f"Got {describe(values)} instead."
+            )
+        return values.astype(np.float64)
+
+    def precise_coefficients(self, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
+        """The same as :meth:`coefficients`, or an error if one is lost in rounding."""
+        values, errors = self.coefficients(degree, n_features)
+        worst = int(np.argmax(errors))
+        if not errors[worst] <= 1e-6 * max(float(np.abs(values).sum()), 1e-300):
+            raise ValueError(
+                f"The coefficient of degree {worst} of this function in dimension {n_features} is lost in rounding "
+                f"(its error may be {errors[worst]:.1e}). Ask for a lower degree, or give Taylor coefficients."
+            )
+        return values, errors
 
     def coefficients(self, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
         """c_0 … c_q and bounds of their errors, about."""
         t, weights = _angles(degree, n_features)
-        values = np.asarray(self.function(t), dtype=np.float64)
-        if values.shape != t.shape or not np.isfinite(values).all():
-            raise ValueError(
-                f"The 'kernel' function must return finite numbers of the shape of its argument, {t.shape}, here. Got "
-                f"{describe(values)} instead."
-            )
-        dimensions = np.exp([_log_dimension(k, n_features) for k in range(degree + 1)])
-        c = dimensions * (gegenbauer(t, degree, n_features) @ (weights * values))
-        errors = 4 * _EPS * np.sqrt(dimensions * (weights @ values**2))
+        values = self._values(t)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinite dimensions have infinite errors
+            dimensions = np.exp([_log_dimension(k, n_features) for k in range(degree + 1)])
+            c = dimensions * (gegenbauer(t, degree, n_features) @ (weights * values))
+            c = np.where(np.isfinite(c), c, 0.0)
+            errors = 4 * _EPS * np.sqrt(dimensions * (weights @ values**2))
         if self.taylor is None:
             return c, errors
         return self._with_taylor(c, errors, n_features)
@@ -371,11 +384,12 @@ class Homogeneous(ZonalFunction):
     def _with_taylor(self, c: np.ndarray, errors: np.ndarray, n_features: int) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients from Taylor series where these are better."""
         assert self.taylor is not None
-        top = float(self.function(np.ones(1))[0])
+        top = self.at_one()
         for n_terms in _TERMS:
             worse = np.flatnonzero(errors > _PRECISE * top)
-            if not worse.size or (n_terms > _TERMS[0] and (worse[0] == 0)):
-                break
+            worse = worse[worse < n_terms - 1]
+            if not worse.size:
+                continue
             a = self.taylor(n_terms)
             rest = max(top - float(a.sum()), 0.0)
             for k in worse.tolist():
@@ -438,7 +452,8 @@ class Series(ZonalFunction):
         with np.errstate(divide="ignore"):
             logs = 2 * np.log(r / self.lengthscale)
         powers = np.arange(len(a))
-        return np.exp(a + np.where(powers > 0, powers * np.where(powers > 0, logs[:, None], 0.0), 0.0)).sum(axis=1)
+        with np.errstate(over="ignore"):
+            return np.exp(a + np.where(powers > 0, powers * np.where(powers > 0, logs[:, None], 0.0), 0.0)).sum(axis=1)
 
 
 def resolve(
@@ -500,6 +515,16 @@ def non_negative(c: np.ndarray, errors: np.ndarray, n_features: int) -> np.ndarr
             f"degree {worst} is {c[worst]:.3g} < 0."
         )
     return np.maximum(c, 0.0)
+
+
+def _check_coefficients(coefficients: Any, owner: str) -> np.ndarray:
+    try:
+        c = np.asarray(coefficients, dtype=np.float64)
+    except (TypeError, ValueError):
+        c = np.empty(0)
+    if c.ndim != 1 or not c.size or not np.isfinite(c).all():
+        raise ValueError(message(owner, "coefficients", "a non-empty sequence of finite numbers", coefficients))
+    return c
 
 
 def _sizes(degree: Any, n_features: Any, owner: str) -> tuple[int, int]:

@@ -1,0 +1,167 @@
+"""k-means on torch tensors: k-means++ and Lloyd's iteration on their device, all draws by NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import log
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ntkit._array import Array
+from ntkit._batching import row_batches
+from ntkit._precision import exact_products
+from ntkit._random import generator
+
+
+class Clusters(NamedTuple):
+    """What k-means has found."""
+
+    labels: Array
+    centers: Array
+    inertia: float
+    """Σ w ‖z − μ‖²."""
+    n_iter: int
+
+
+class Rows(NamedTuple):
+    """Rows of features with their squared norms and weights (float64)."""
+
+    Z: Any
+    squares: Any
+    weight: Any
+
+    def batches(self) -> Iterator[slice]:
+        """Slices of rows whose differences from centres, in float64, fit into the working memory."""
+        return row_batches(self.Z.shape[0], 32 * self.Z.shape[1], like=self.Z)
+
+
+def as_rows(Z: Any, weight: Any = None) -> Rows:
+    """Rows of a tensor; without weights all count the same."""
+    import torch
+
+    weight = torch.ones(Z.shape[0], dtype=torch.float64, device=Z.device) if weight is None else weight
+    parts = row_batches(Z.shape[0], 16 * Z.shape[1], like=Z)
+    return Rows(Z, torch.cat([(Z[part] * Z[part]).sum(dim=1) for part in parts]), weight)
+
+
+def lloyd(
+    Z: Any,
+    n_clusters: int,
+    *,
+    max_iter: int,
+    seed: np.random.SeedSequence,
+    weight: Any = None,
+    n_init: int = 1,
+    tol: float = 0.0,
+) -> Clusters:
+    """Best of `n_init` runs of Lloyd's iteration from k-means++ for the rows of Z, float32 or float64.
+
+    A run ends when no row changes its cluster, or when the centres move by less than `tol`: ‖Δμ‖² ≤ tol times the mean
+    variance of a column. Sums are in float64. A cluster without rows gets the row farthest from its centre.
+    """
+    import torch
+
+    mean = Z.mean(dim=0, dtype=torch.float64).to(Z.dtype)
+    rows = as_rows(Z - mean, weight)  # as scikit-learn does: squared distances cancel less
+    tol *= float(rows.squares.mean(dtype=torch.float64)) / Z.shape[1]
+    best = None
+    with exact_products():
+        for number in range(n_init):
+            start = plus_plus(rows, n_clusters, generator(seed, "k-means", number))
+            found = iterate(rows, start, max_iter, tol)
+            best = found if best is None or found.inertia < best.inertia else best
+    assert best is not None  # n_init is 1 at least
+    return best._replace(centers=best.centers + mean)
+
+
+def nearest(rows: Rows, centers: Any) -> tuple[Any, Any]:
+    """Index of the nearest centre, and the squared distance to it, of every row."""
+    import torch
+
+    Z = rows.Z
+    labels = torch.empty(Z.shape[0], dtype=torch.int64, device=Z.device)
+    distances = torch.empty(Z.shape[0], dtype=Z.dtype, device=Z.device)
+    for part in row_batches(Z.shape[0], 32 * centers.shape[0], like=Z):
+        distances[part], labels[part] = _distances(Z[part], rows.squares[part], centers).min(dim=1)
+    return labels, distances
+
+
+def plus_plus(rows: Rows, n_clusters: int, rng: np.random.Generator) -> Any:
+    """Rows as first centres: each of those drawn ∝ squared distance that lowers the cost most (greedy k-means++)."""
+    import torch
+
+    Z, squares, weight = rows
+    n_trials = 2 + int(log(n_clusters))
+    uniforms = torch.from_numpy(rng.random((n_clusters, n_trials))).to(Z.device)
+    picks = torch.empty(n_clusters, dtype=torch.int64, device=Z.device)
+    picks[0] = _pick(weight, uniforms[0, :1])[0]
+    closest = _distances(Z, squares, Z[picks[:1]])[:, 0]
+    for number in range(1, n_clusters):
+        trials = _pick(closest * weight, uniforms[number])
+        trial = torch.minimum(closest[:, None], _distances(Z, squares, Z[trials]))
+        best = (trial * weight[:, None]).sum(dim=0).argmin()
+        picks[number], closest = trials[best], trial[:, best]
+    return Z[picks]
+
+
+def iterate(rows: Rows, centers: Any, max_iter: int, tol: float) -> Clusters:
+    """Lloyd's iteration from some centres; `tol` is ‖Δμ‖² itself."""
+    import torch
+
+    labels, stable = None, False
+    n_iter = 0
+    while n_iter < max_iter and not stable:
+        n_iter += 1
+        before, (labels, distances) = labels, nearest(rows, centers)
+        old, centers = centers, means(rows, labels, distances, centers)
+        stable = before is not None and torch.equal(labels, before)
+        if not stable and float(((centers - old) ** 2).sum()) <= tol:
+            break
+    if not stable:  # labels are those of the centres before
+        labels = nearest(rows, centers)[0]
+    return Clusters(labels, centers, _inertia(rows, labels, centers), n_iter)
+
+
+def means(rows: Rows, labels: Any, distances: Any, centers: Any) -> Any:
+    """Weighted means of the clusters; those left without rows first get the rows farthest from their centres."""
+    import torch
+
+    Z, _, weight = rows
+    counts = torch.zeros(len(centers), dtype=torch.float64, device=Z.device).index_add_(0, labels, weight)
+    empty = torch.nonzero(counts == 0)[:, 0]
+    if len(empty):
+        far = torch.topk(distances * (weight > 0), min(len(empty), len(Z)))
+        far_rows = far.indices[far.values > 0]  # none if rows are all equal to centres
+        labels[far_rows] = empty[: len(far_rows)]
+        counts = torch.zeros_like(counts).index_add_(0, labels, weight)
+    sums = torch.zeros(centers.shape, dtype=torch.float64, device=Z.device)
+    for part in rows.batches():
+        sums.index_add_(0, labels[part], Z[part] * weight[part, None])
+    filled = (counts > 0)[:, None]
+    return torch.where(filled, (sums / torch.where(filled, counts[:, None], 1.0)).to(Z.dtype), centers)
+
+
+def _distances(Z: Any, squares: Any, centers: Any) -> Any:
+    """Squared distances of all rows from all centres."""
+    products = squares[:, None] + (centers * centers).sum(dim=1)[None, :] - 2 * (Z @ centers.T)
+    return products.clamp_(min=0)
+
+
+def _pick(mass: Any, uniforms: Any) -> Any:
+    """Places with probability ∝ mass."""
+    import torch
+
+    marks = torch.cumsum(mass, dim=0, dtype=torch.float64)
+    return torch.searchsorted(marks, uniforms * marks[-1], right=True).clamp_(max=len(mass) - 1)
+
+
+def _inertia(rows: Rows, labels: Any, centers: Any) -> float:
+    """Σ w ‖z − μ‖² from differences, in float64."""
+    import torch
+
+    total = torch.zeros((), dtype=torch.float64, device=centers.device)
+    for part in rows.batches():
+        difference = (rows.Z[part] - centers[labels[part]]).to(torch.float64)
+        total += ((difference * difference).sum(dim=1) * rows.weight[part]).sum()
+    return float(total)

@@ -1,0 +1,433 @@
+"""k-means in the space of features: kernel k-means without the kernel matrix."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
+from sklearn.utils.validation import check_is_fitted
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._estimator import AllOrNothing
+from ntkit._random import RandomState, generator, keyed, seed_sequence
+from ntkit._validation import check_int, check_real, message
+from ntkit.features._landmarks import take
+from ntkit.models._base import FeatureModel
+from ntkit.models._blocks import ArraySource, as_rows, block_rows, n_features_of, n_rows_of, take_rows
+from ntkit.models._checks import check_weight, like_rows, to_library, to_numpy
+from ntkit.models._features import check_features, default_features, fit_features
+
+_TILE = 1024  # rows of a tile of the exact kernel
+
+
+class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, AllOrNothing, BaseEstimator):
+    """Kernel k-means: k-means on features, which minimizes Σ ‖Z(x) − μ_{c(x)}‖² over clusters c and their means μ.
+
+    With Z Zᵀ ≈ K that is about the objective of kernel k-means, tr(K − C Cᵀ K C Cᵀ) with C_{xj} = n_j^{-1/2} for the
+    n_j rows x of cluster j and 0 else; :meth:`kernel_objective` computes it from the exact kernel. A clustering within
+    a factor 1 + γ of the best one for the features is within (1 + γ)(1 + ε)/(1 − ε) of the best one for the kernel, by
+    Theorem 10 and as in Lemma 14 of [1]_, ε being the projection-cost error of the features
+    (:func:`ntkit.diagnostics.projection_cost_error` with the number of clusters as the rank).
+
+    Parameters
+    ----------
+    features : transformer
+        Any scikit-learn transformer: a map of ntkit, or a Pipeline whose last step is one. None: as for
+        :class:`~ntkit.FeatureRidge`. It is cloned and fitted; to use one already fitted wrap it in
+        ``sklearn.frozen.FrozenEstimator``.
+    n_clusters : int
+        Number of clusters.
+    n_init : int
+        Starts from different centres, of which the result with the smallest inertia is kept.
+    max_iter : int
+        Most iterations from a start.
+    tol : float
+        Squared movement of all centres, relative to the mean variance of a feature, at which iteration ends; 0: when no
+        row changes its cluster.
+    batch_size : int or None
+        Rows mapped at a time; None: 256 MiB of features.
+    random_state : None, int, RandomState or Generator
+        Draws the first centres, and the default features.
+
+    Attributes
+    ----------
+    cluster_centers_ : ndarray of shape (n_clusters, n_components)
+        μ, in the space of features.
+    labels_ : array of shape (n_samples,)
+        Cluster of each row; a tensor if the rows are one.
+    inertia_ : float
+        Σ w ‖Z(x) − μ‖².
+    n_iter_ : int
+        Iterations from the start that was kept.
+    features_ : transformer
+        The fitted features.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        If `fit` sees a data frame.
+
+    Notes
+    -----
+    O(n k m) per iteration and n·m numbers of memory for n rows, k clusters and m features: the features of all rows are
+    held. First centres are those of greedy k-means++. Features in host memory go to scikit-learn's ``KMeans``; those on
+    another device stay there, with sums in float64 and clusters that lose all their rows starting anew from the rows
+    farthest from their centres. The two draw differently, so that results differ as those of two seeds do.
+
+    References
+    ----------
+    .. [1] Han, Zandieh, Avron, "Random Gegenbauer Features for Scalable Kernel Methods", ICML 2022, Theorem 10 and
+       Lemma 14.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import RandomFourierFeatures
+    >>> from ntkit import FeatureKMeans
+    >>> rng = np.random.default_rng(0)
+    >>> angles, inner = rng.uniform(0, 2 * np.pi, 400), np.arange(400) < 100
+    >>> X = np.where(inner, 0.3, 3.0)[:, None] * np.column_stack([np.cos(angles), np.sin(angles)])
+    >>> model = FeatureKMeans(RandomFourierFeatures(512, lengthscale=2.0, random_state=0), 2, random_state=0).fit(X)
+    >>> model.predict([[0.0, 0.0]]).shape
+    (1,)
+    >>> bool(abs(model.kernel_objective(X) - model.inertia_ / 400) < 0.02)
+    True
+    """
+
+    def __init__(
+        self,
+        features: Any = None,
+        n_clusters: int = 8,
+        *,
+        n_init: int = 1,
+        max_iter: int = 300,
+        tol: float = 1e-4,
+        batch_size: int | None = None,
+        random_state: RandomState = None,
+    ):
+        self.features = features
+        self.n_clusters = n_clusters
+        self.n_init = n_init
+        self.max_iter = max_iter
+        self.tol = tol
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: ARG002
+        """Fit the features and find the clusters.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor with rows or images
+        y : ignored
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        name = type(self).__name__
+        with self._all_or_nothing():
+            self._check_parameters()
+            if _array.is_dask(X):
+                remedy = "Fit on a sample of rows; predict and transform take Dask collections."
+                raise TypeError(message(f"{name}.fit", "X", "rows in memory", X, remedy))
+            X = as_rows(X, "X", name)
+            n_rows = n_rows_of(X)
+            if not n_rows:
+                raise ValueError(message(f"{name}.fit", "X", "non-empty", X, "Found array with 0 sample(s)."))
+            weight = None if sample_weight is None else check_weight(sample_weight, n_rows, name)
+            if n_rows < self.n_clusters:
+                rule = f"at most the number of rows of X, n_samples={n_rows}"
+                raise ValueError(message(name, "n_clusters", rule, self.n_clusters))
+            seed = seed_sequence(self.random_state, owner=name)
+            self._fit_features(X, seed)
+            labels = self._cluster(self._features_of_all(X), weight, seed)
+            self.labels_ = to_library(labels, X) if _array.is_torch(X) else to_numpy(labels)
+        return self
+
+    def _fit_features(self, X: Any, seed: np.random.SeedSequence) -> None:
+        features = self.features
+        if features is None:
+            features = default_features(keyed(seed, "features"), X, type(self).__name__)
+        self.__dict__.pop("n_features_in_", None)
+        self.features_ = fit_features(features, ArraySource(X, None, None))
+        self.n_features_in_ = n_features_of(X)
+        self.__dict__.pop("feature_names_in_", None)
+        if hasattr(self.features_, "feature_names_in_"):
+            self.feature_names_in_ = self.features_.feature_names_in_
+
+    def _cluster(self, Z: Array, weight: np.ndarray | None, seed: np.random.SeedSequence) -> Array:
+        """Run k-means, scikit-learn's in host memory, the one for tensors elsewhere; the labels."""
+        if _array.is_numpy(Z):
+            from sklearn.cluster import KMeans
+
+            state = int(generator(seed, "k-means").integers(2**31))
+            options = {"n_init": self.n_init, "max_iter": self.max_iter, "tol": self.tol, "random_state": state}
+            means = KMeans(self.n_clusters, **options).fit(Z, sample_weight=weight)
+            self.cluster_centers_ = means.cluster_centers_
+            self.inertia_, self.n_iter_ = float(means.inertia_), int(means.n_iter_)
+            return means.labels_.astype(np.int64)
+        from ntkit.features._lloyd import lloyd
+
+        found = lloyd(
+            Z, self.n_clusters, max_iter=self.max_iter, seed=seed, n_init=self.n_init, tol=self.tol,
+            weight=None if weight is None else to_library(weight, Z),
+        )  # fmt: skip
+        self.cluster_centers_ = to_numpy(found.centers)
+        self.inertia_, self.n_iter_ = found.inertia, found.n_iter
+        distinct = len(found.labels.unique())
+        if distinct < self.n_clusters:
+            text = f"{distinct} clusters have rows, of n_clusters={self.n_clusters}: X may have too few distinct rows."
+            warnings.warn(text, ConvergenceWarning, stacklevel=3)
+        return found.labels
+
+    def predict(self, X: Any) -> Array:
+        """Nearest centre of every row.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
+
+        Returns
+        -------
+        array of shape (n_samples,)
+        """
+        check_is_fitted(self)
+        if _array.is_dask(X):
+            from ntkit.distributed import map_rows
+
+            return map_rows(self.predict, X, n_columns=None, dtype=np.int64)
+        parts = [_array.namespace(squares).argmin(squares, axis=1) for squares in self._squares(X)]
+        labels = _array.namespace(*parts).concat(parts)
+        return to_library(labels, X) if _array.is_torch(X) else to_numpy(labels)
+
+    def transform(self, X: Any) -> Array:
+        """Distances ‖Z(x) − μ‖ of every row from all centres.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
+
+        Returns
+        -------
+        array of shape (n_samples, n_clusters)
+        """
+        check_is_fitted(self)
+        if _array.is_dask(X):
+            from ntkit.distributed import map_rows
+
+            return map_rows(self.transform, X, n_columns=self._n_features_out)
+        parts = [_array.namespace(squares).sqrt(squares) for squares in self._squares(X)]
+        return like_rows(_array.namespace(*parts).concat(parts), X)
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: ARG002
+        """Minus the inertia of some rows, −Σ w min_j ‖Z(x) − μ_j‖².
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor with rows or images
+        y : ignored
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        float
+        """
+        check_is_fitted(self)
+        least = [to_numpy(_array.namespace(squares).min(squares, axis=1)) for squares in self._squares(X)]
+        distances = np.concatenate(least)
+        return -float(check_weight(sample_weight, len(distances), type(self).__name__) @ distances)
+
+    def kernel_objective(
+        self,
+        X: Any,
+        labels: Any = None,
+        *,
+        kernel: Any = None,
+        n_samples: int | None = None,
+        random_state: RandomState = None,
+        **kernel_params: Any,
+    ) -> float:
+        """Mean of ‖φ_x − μ‖² over the rows in the space of the exact kernel: tr(K − C Cᵀ K C Cᵀ)/n.
+
+        With d_j and o_j the means of K over the diagonal and over all other pairs of the n_j rows of a cluster it is
+        Σ_j (n_j − 1)(d_j − o_j)/n. Pairs within clusters are all that is computed, in tiles.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor with rows or images
+        labels : array of shape (n_rows,), optional
+            A clustering; None: what `predict` says.
+        kernel : str, network or callable, optional
+            The exact kernel, as :func:`ntkit.kernels.gram` takes it; by default the one that a map of ntkit is for. Of
+            features that are a Pipeline the rows go through the steps before the last one first.
+        n_samples : int or None, default=None
+            Estimate d_j and o_j, without bias, from about so many rows, drawn from each cluster in proportion to its
+            size, two of each at least. None: all rows; Σ n_j² kernel values.
+        random_state : None, int, RandomState or Generator
+            Draws the sample.
+        **kernel_params
+            Parameters of `kernel`.
+
+        Returns
+        -------
+        float
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ntkit import NTKFeatures
+        >>> from ntkit import FeatureKMeans
+        >>> X = np.random.default_rng(0).standard_normal((60, 4))
+        >>> model = FeatureKMeans(NTKFeatures(n_components=256, random_state=0), 3, random_state=0).fit(X)
+        >>> one = np.zeros(60, dtype=int)
+        >>> model.kernel_objective(X) < model.kernel_objective(X, one)
+        True
+        """
+        check_is_fitted(self)
+        owner = f"{type(self).__name__}.kernel_objective"
+        X = as_rows(X, "X", type(self).__name__)
+        groups = _groups(self.predict(X) if labels is None else labels, n_rows_of(X), owner)
+        seed = seed_sequence(random_state, owner=owner)
+        if n_samples is not None:
+            check_int(n_samples, "n_samples", owner, minimum=1)
+        tile = self._kernel_tiles(kernel, kernel_params, owner)
+        total = 0.0
+        for number, members in enumerate(groups):
+            size = len(members)
+            if size == 1:  # its mean is the row itself
+                continue
+            if n_samples is not None:
+                wanted = min(size, max(2, round(n_samples * size / n_rows_of(X))))
+                members = np.sort(generator(seed, "objective", number).choice(members, wanted, replace=False))
+            diagonal, others = _means(tile, self._rows_of_map(X, members))
+            total += (size - 1) * (diagonal - others)
+        return total / n_rows_of(X)
+
+    def _kernel_tiles(self, kernel: Any, params: dict[str, Any], owner: str) -> Any:
+        """Function of two blocks of rows, or of one and None: their kernel matrix."""
+        if kernel is not None:
+            from ntkit.kernels import gram
+
+            return lambda A, B: gram(kernel, A, B, **params)
+        last = _steps(self.features_)[-1]
+        if not hasattr(last, "_kernel"):
+            rule = "given (a name such as 'ntk', a network or a function) for features that are no map of ntkit"
+            raise TypeError(message(owner, "kernel", rule, kernel))
+        if params:
+            raise TypeError(f"{owner} got parameters {sorted(params)} of a kernel, but no kernel=….")
+        # Maps know the kernel matrix of rows among themselves: that of both blocks together has the tile in it.
+        return lambda A, B: last._kernel(A) if B is None else last._kernel(_joined(A, B))[: A.shape[0], A.shape[0] :]
+
+    def _rows_of_map(self, X: Any, members: np.ndarray) -> Any:
+        """Some rows as they come to the last step of the features."""
+        rows = X.iloc[members] if hasattr(X, "iloc") else take(X, members)
+        for step in _steps(self.features_)[:-1]:
+            rows = step.transform(rows)
+        return rows.to_numpy() if hasattr(rows, "to_numpy") else rows
+
+    def _squares(self, X: Any) -> Any:
+        """Yield squared distances in float64 from all centres for blocks of rows."""
+        X = as_rows(X, "X", type(self).__name__)
+        for _, Z in self._blocks(X):
+            xp: Any = _array.namespace(Z)
+            centers = xp.astype(to_library(self.cluster_centers_, Z), xp.float64)
+            middle = xp.mean(centers, axis=0)  # far from the origin squares would cancel
+            Z, centers = xp.astype(Z, xp.float64) - middle, centers - middle
+            squares = xp.sum(Z * Z, axis=1)[:, None] + xp.sum(centers * centers, axis=1)[None, :]
+            yield xp.clip(squares - 2 * xp.matmul(Z, xp.matrix_transpose(centers)), 0, None)
+
+    def _features_of_all(self, X: Any) -> Array:
+        Z: Array = None
+        for rows, block in self._blocks(X):
+            if Z is None:
+                xp: Any = _array.namespace(block)
+                Z = xp.empty((n_rows_of(X), block.shape[1]), dtype=block.dtype, device=_array.device(block))
+            Z[rows] = block
+        return Z
+
+    def _blocks(self, X: Any) -> Any:
+        """Yield places and features of blocks of rows."""
+        first = self._features_of(take_rows(X, slice(0, 1)))
+        if not first.shape[1]:
+            rule = "a transformer with at least one feature"
+            raise ValueError(message(type(self).__name__, "features", rule, first))
+        step = self.batch_size or block_rows(int(first.shape[1]), first.dtype.itemsize, X)
+        for start in range(0, n_rows_of(X), step):
+            rows = slice(start, min(start + step, n_rows_of(X)))
+            yield rows, self._features_of(take_rows(X, rows))
+
+    def _features_of(self, X: Any) -> Array:
+        return FeatureModel._transform(self, X)  # the same checks and types
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        if self.features is not None:
+            check_features(self.features, name)
+        for parameter in ("n_clusters", "n_init", "max_iter"):
+            check_int(getattr(self, parameter), parameter, name, minimum=1)
+        check_real(self.tol, "tol", name, minimum=0)
+        if self.batch_size is not None:
+            check_int(self.batch_size, "batch_size", name, minimum=1)
+
+    @property
+    def _n_features_out(self) -> int:
+        return int(self.cluster_centers_.shape[0])
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        features = self.features
+        tags.input_tags.sparse = hasattr(features, "__sklearn_tags__") and get_tags(features).input_tags.sparse
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+def _groups(labels: Any, n_rows: int, owner: str) -> list[np.ndarray]:
+    """Rows of each cluster."""
+    labels = np.asarray(to_numpy(labels))
+    if labels.shape != (n_rows,):
+        raise ValueError(
+            message(owner, "labels", f"None or an array of {n_rows} labels, one for each row of X", labels)
+        )
+    _, inverse = np.unique(labels, return_inverse=True)
+    order = np.argsort(inverse, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(inverse))[:-1])
+
+
+def _means(tile: Any, X: Any) -> tuple[float, float]:
+    """Means of the kernel over the diagonal and over all other pairs of two rows or more."""
+    n_rows = X.shape[0]
+    diagonal = others = 0.0
+    parts = [slice(start, min(start + _TILE, n_rows)) for start in range(0, n_rows, _TILE)]
+    for number, rows in enumerate(parts):
+        K = tile(X[rows], None)
+        xp: Any = _array.namespace(K)
+        K = xp.astype(K, xp.float64)
+        own = float(xp.sum(xp.linalg.diagonal(K)))
+        diagonal, others = diagonal + own, others + float(xp.sum(K)) - own
+        for columns in parts[number + 1 :]:
+            others += 2 * float(xp.sum(xp.astype(tile(X[rows], X[columns]), xp.float64)))
+    return diagonal / n_rows, others / (n_rows * (n_rows - 1))
+
+
+def _steps(features: Any) -> list[Any]:
+    """All steps of pipelines, within others and in a FrozenEstimator too."""
+    if isinstance(features, FrozenEstimator):
+        return _steps(features.estimator)
+    if isinstance(features, Pipeline):
+        return [part for _, step in features.steps if step not in (None, "passthrough") for part in _steps(step)]
+    return [features]
+
+
+def _joined(A: Any, B: Any) -> Any:
+    if _array.is_sparse(A):
+        from scipy.sparse import vstack
+
+        return vstack([A, B], format="csr")
+    return _array.namespace(A, B).concat([A, B])
