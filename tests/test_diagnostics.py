@@ -503,7 +503,7 @@ def test_projection_cost_error_falls_with_the_components(rng):
     K = ntk(X, depth=1)
     errors = []
     for m in (64, 1024):
-        maps = [NTKFeatures(n_components=m, random_state=seed).fit(X) for seed in range(5)]
+        maps = [NTKRandomFeatures(n_components=m, random_state=seed).fit(X) for seed in range(5)]
         errors.append(np.mean([projection_cost_error(K, features.transform(X), 5) for features in maps]))
     assert errors[1] < 0.5 * errors[0]
 

@@ -35,6 +35,7 @@ from ntkit import (
     CNTKSketch,
     DotProductSketch,
     FastfoodFeatures,
+    FeatureKMeans,
     FeatureRidge,
     FeatureRidgeClassifier,
     FeatureRidgeSearch,
@@ -446,10 +447,83 @@ def test_tables_come_back(X: np.ndarray, tmp_path: Path) -> None:
     assert again[0].max_categories == 1
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_clusterings_come_back(dtype: Any, X: np.ndarray, tmp_path: Path) -> None:
+    X = X.astype(dtype)
+    features = make_pipeline(StandardScaler(), GegenbauerFeatures("gaussian", 32, random_state=0))
+    model = FeatureKMeans(features, 3, random_state=0).fit(X)
+    again = through_file(model, tmp_path)
+    assert vars(again).keys() == vars(model).keys()
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+    np.testing.assert_array_equal(again.transform(X), model.transform(X))
+    np.testing.assert_array_equal(again.labels_, model.labels_)
+    assert (again.inertia_, again.n_iter_) == (model.inertia_, model.n_iter_)
+    assert again.kernel_objective(X) == model.kernel_objective(X)
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (lambda state: state.update(inertia_=-1.0), "'inertia_'"),
+        (lambda state: state.update(n_features_in_=5), "takes 7 columns, not 5"),
+        (lambda state: state["features_"]["state"]["learned"].update(lengthscale_=0.0), "'lengthscale_'"),
+    ],
+)
+def test_made_up_clusterings(edit: Any, text: str, X: np.ndarray, tmp_path: Path) -> None:
+    save(FeatureKMeans(RandomFourierFeatures(8, random_state=0), 3, random_state=0).fit(X), tmp_path / "file")
+    change(tmp_path / "file", lambda metadata, _: edit(state_of(metadata)))
+    with pytest.raises(FileError, match=text):
+        load(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("labels_", np.full(40, 3)),
+        ("cluster_centers_", np.zeros((3, 9))),
+        ("cluster_centers_", np.full((3, 8), np.nan)),
+        ("labels_", np.zeros(40)),
+    ],
+)
+def test_made_up_clusters(name: str, array: np.ndarray, X: np.ndarray, tmp_path: Path) -> None:
+    save(FeatureKMeans(RandomFourierFeatures(8, random_state=0), 3, random_state=0).fit(X), tmp_path / "file")
+    change(tmp_path / "file", lambda _, arrays: arrays.update({key: array for key in arrays if name in key}))
+    with pytest.raises(FileError, match=name):
+        load(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "learned", "text"),
+    [
+        ("gegenbauer", {"radii_": np.full((1, 65), np.nan)}, "radii_ has NaN"),
+        ("gegenbauer", {"radii_": np.ones(65)}, "radii_ must have the shape"),
+        ("gegenbauer", {"radii_": np.ones((2, 65))}, "file"),
+        ("maclaurin", {"radius_": -1.0}, "'radius_'"),
+        ("taylor", {"weights_": np.ones(10**6)}, "more than"),
+        ("nystroem", {"landmarks_": np.ones((16, 8))}, "landmarks_ must have the shape"),
+        ("nystroem", {"landmark_indices_": np.array([-1])}, "landmark_indices_"),
+        ("nystroem", {"landmarks_": np.full((16, 7), np.inf)}, "landmarks_ has NaN or infinite"),
+    ],
+)
+def test_made_up_learning(name: str, learned: Any, text: str, X: np.ndarray, tmp_path: Path) -> None:
+    save(copy.deepcopy(MAPS[name]).fit(X), tmp_path / "file")
+
+    def edit(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        for key, value in learned.items():
+            if isinstance(value, float):
+                state_of(metadata)["learned"][key] = value
+            else:
+                arrays.update({place: value for place in arrays if key in place})
+
+    change(tmp_path / "file", edit)
+    with pytest.raises(FileError, match=text):
+        load(tmp_path / "file")
+
+
 def test_every_class_has_been_through_a_file() -> None:
     tried = {type(model).__name__ for model in (*MAPS.values(), *SCALERS.values(), *IMAGES.values())}
     models = {"FeatureRidge", "FeatureRidgeClassifier", "FeatureRidgeSearch", "FeatureRidgeSearchClassifier"}
-    models |= {"GramRidge", "GramRidgeClassifier"}
+    models |= {"GramRidge", "GramRidgeClassifier", "FeatureKMeans"}
     assert tried | models | {"TableEncoder", "Pipeline", "FrozenEstimator"} == set(CLASSES)
 
 

@@ -135,7 +135,7 @@ def test_harmonics_hold_the_kernel_up_to_the_degree(kernel, d, rng):
         ("ntk", True, {"depth": 3, "degree": 4}),
         ("ntk", False, {"depth": 3, "degree": 4}),
         ("gaussian", True, {"lengthscale": 0.8, "degree": 5, "order": 1}),
-        ("gaussian", False, {"lengthscale": 1.5, "degree": 4, "order": 2}),
+        ("gaussian", False, {"lengthscale": 0.4, "degree": 4, "order": 2}),
     ],
 )
 def test_inner_products_are_unbiased(kernel, harmonics, parameters, orthogonal):
@@ -144,8 +144,9 @@ def test_inner_products_are_unbiased(kernel, harmonics, parameters, orthogonal):
     right = maps(kernel, 96, harmonics=harmonics, orthogonal=orthogonal, tolerance=0.0, **parameters)
     fitted = GegenbauerFeatures(kernel, 96, harmonics=harmonics, tolerance=0.0, **parameters).fit(X)
     assert bool(fitted.modes_) == harmonics
-    assert fitted.random_modes_
-    _, K = held(fitted, X)
+    orders = {i for _, i in fitted.random_modes_}
+    assert orders == ({0, 1} if parameters.get("order") == 2 else {0})
+    _, K = held(fitted, X, n_terms=60)
     features = [right(seed)(X) for seed in range(400)]
     check_unbiased(lambda seed: lambda X: features[seed], X, K)  # noqa: ARG005
     with pytest.raises(AssertionError):
@@ -178,7 +179,7 @@ def test_variance_is_that_of_independent_directions():
 
 @pytest.mark.parametrize("orthogonal", [True, False])
 def test_four_times_the_components_halve_the_error(orthogonal):
-    """Ratios for 10 other seeds: 0.47 to 0.53."""
+    """Ratios for 20 other seeds: 0.47 to 0.54."""
     X = spread_rows(4)
     parameters = {"degree": 4, "harmonics": False, "tolerance": 0.0, "orthogonal": orthogonal}
     _, K = held(GegenbauerFeatures("ntk", 64, **parameters).fit(X), X)

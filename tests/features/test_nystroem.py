@@ -508,6 +508,22 @@ def test_float32_rows_of_a_map_fitted_on_float64(rng):
     np.testing.assert_allclose(np.float64(own) @ np.float64(own).T, K, atol=1e-4)
 
 
+def test_rounded_kernels_of_high_condition(rng):
+    """Of 150 eigenvalues some 40 are more than the rounding errors of float32: noise must not be inverted."""
+    import torch
+
+    X = rng.uniform(-1, 1, (200, 2))
+    K = gaussian(X, lengthscale=2.0)
+    matrix = NystroemFeatures("precomputed", 150, random_state=0).fit(K.astype(np.float32))
+    assert matrix.landmarks_.dtype == np.float32
+    np.testing.assert_allclose(gram_of(matrix, K.astype(np.float32)), K, atol=1e-4)
+    rows = torch.from_numpy(X).bfloat16()
+    features = NystroemFeatures("gaussian", 150, lengthscale=2.0, random_state=0).fit(rows)
+    single = rows.float()
+    exact = gaussian(as_numpy(rows.double()), lengthscale=2.0)
+    np.testing.assert_allclose(gram_of(features, single), exact, atol=1e-4)
+
+
 def test_torch(rng):
     import torch
 

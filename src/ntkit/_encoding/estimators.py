@@ -45,6 +45,7 @@ CLASSES = {
     "CNTKSketch": Saved("ntkit.features.cntk", "maps"),
     "DotProductSketch": Saved("ntkit.features.taylor", "maps"),
     "FastfoodFeatures": Saved("ntkit.features.fastfood", "maps"),
+    "FeatureKMeans": Saved("ntkit.models.kmeans", "clusters"),
     "FeatureRidge": Saved("ntkit.models.ridge", "models"),
     "FeatureRidgeClassifier": Saved("ntkit.models.ridge", "models"),
     "FeatureRidgeSearch": Saved("ntkit.models.search", "searches"),

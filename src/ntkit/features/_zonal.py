@@ -53,6 +53,8 @@ class Radial:
     lengthscale: float = 1.0
     damped: bool = False
     anchor: float = 1.0
+    within: bool = True
+    """Whether some of the norms are such that rows have features at all."""
 
     @classmethod
     def of(
@@ -64,6 +66,8 @@ class Radial:
             c = non_negative(*function.precise_coefficients(degree, n_features), n_features)
             modes = [Mode(k, 0, float(a)) for k, a in enumerate(c) if a > _ROUNDING * total]
             return cls(modes, np.sqrt([c[mode.degree] for mode in modes]), total, power=function.power)
+        if not function.diagonal(radii).any():  # zero rows only
+            radii = np.full_like(radii, function.lengthscale)
         total = float(np.mean(function.diagonal(radii)))
         if not np.isfinite(total):
             raise ValueError(
@@ -74,7 +78,8 @@ class Radial:
         n_terms = function.n_terms(anchor)
         logs = function.log_weights(degree, n_terms, n_features)
         H = np.exp(logs + function.log_powers(np.minimum(radii, anchor), degree, n_terms)) / len(radii) ** 0.5
-        if radii.min() <= anchor:
+        within = bool(radii.min() <= anchor)
+        if within:
             H[radii > anchor] = 0.0  # rows that have no features
         at_anchor = np.exp(logs + function.log_powers(np.array([anchor]), degree, n_terms)[0])
         modes, columns = [], []
@@ -86,7 +91,7 @@ class Radial:
                     modes.append(Mode(k, i, float(size) ** 2))
                     columns.append(at_anchor[k] * mixtures[i])
         mixtures = np.stack(columns, axis=1) if columns else np.empty((n_terms, 0))
-        return cls(modes, mixtures, total, None, function.lengthscale, function.damped, anchor)
+        return cls(modes, mixtures, total, None, function.lengthscale, function.damped, anchor, within)
 
     def take(self, chosen: Sequence[Mode]) -> None:
         """Keep these modes only, in this order."""

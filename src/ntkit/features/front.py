@@ -46,8 +46,9 @@ _LARGE = 2**25  # frequencies, all of their coordinates, from which on they are 
 class NTKFeatures(FeatureMap):
     """Features of the NTK of a fully connected ReLU network, by the map that suits the data.
 
-    Z(x)·Z(y) ≈ NTK(x, y) = ‖x‖‖y‖ K_relu^(L)(cos(x, y)) of rows with `bias` appended, and ‖Z(x)‖² = (L + 1)‖x‖² but for
-    "gegenbauer", which leaves high degrees out. Scale columns (for example by scikit-learn's ``StandardScaler``) before, as for any kernel.
+    Z(x)·Z(y) ≈ NTK(x, y) = ‖x‖‖y‖ K_relu^(L)(cos(x, y)) of rows with `bias` appended. ‖Z(x)‖² = (L + 1)‖x‖² but for
+    "gegenbauer", which leaves high degrees out. Scale columns (for example by scikit-learn's ``StandardScaler``)
+    before, as for any kernel.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -242,6 +243,7 @@ class GegenbauerFeatures(FeatureMap):
         self.degree_ = max(mode.degree for factor in self._factors for mode in factor.radial.modes)
         held = sum(float(np.prod([mode.energy for mode in modes])) for modes in self._blocks)
         held += sum(mode.energy for mode, _ in self._random)
+        held *= all(factor.radial.within for factor in self._factors)
         self.truncation_ = max(1 - held / float(np.prod([factor.radial.total for factor in self._factors])), 0.0)
 
     def _size(self, modes: Sequence[_zonal.Mode]) -> int:
@@ -285,7 +287,7 @@ class GegenbauerFeatures(FeatureMap):
         name, d = type(self).__name__, self.n_features_in_
         rule = f"None or a sequence of groups of columns in which each of 0 to {d - 1} is once"
         try:
-            groups = [np.array([int(column) for column in group], dtype=np.int64) for group in self.groups]
+            groups = [np.array([index(column) for column in group], dtype=np.int64) for group in self.groups]
         except (TypeError, ValueError):
             raise TypeError(message(name, "groups", rule, self.groups)) from None
         if not groups or sorted(np.concatenate(groups).tolist()) != list(range(d)) or any(not len(g) for g in groups):
@@ -445,7 +447,7 @@ def _quantiles(X: Any) -> np.ndarray:
     """Quantiles of the norms of rows."""
     norms = _norms(X)
     norms = norms.detach().cpu().numpy() if _array.is_torch(norms) else norms
-    return np.quantile(norms if norms.any() else np.ones(1), np.linspace(0, 1, _RADII))
+    return np.quantile(norms, np.linspace(0, 1, _RADII))
 
 
 def _norms(X: Any) -> Any:

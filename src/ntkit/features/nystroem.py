@@ -185,13 +185,14 @@ class NystroemFeatures(FeatureMap):
             rows = _landmarks.OfRows(self._resolved, X, self.batch_size)
             indices = _landmarks.leverage(rows, size, seed, self.alpha)
         self.landmark_indices_ = indices
-        return _landmarks.OfMatrix(X, None).square(indices) if self._resolved is None else _landmarks.take(X, indices)
+        chosen = _landmarks.take(X, indices)
+        return _landmarks.take(chosen.T, indices).T if self._resolved is None else chosen
 
     def _normalize(self, chosen: Any) -> None:
         """Compute the normalization from landmarks, or for "precomputed" from their kernel matrix."""
         K = _landmarks.wide(chosen) if self._resolved is None else evaluate(self._resolved, _landmarks.wide(chosen))[0]
         _landmarks.check_finite(K)
-        self.normalization_ = _on_host(_inverse_root(K, single="float32" in str(chosen.dtype)))
+        self.normalization_ = _on_host(_inverse_root(K, single=chosen.dtype.itemsize < 8))
         self._n_features_out = int(K.shape[0])
         self._placed: dict[str, tuple[Any, Any]] = {}
 
