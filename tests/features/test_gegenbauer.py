@@ -135,7 +135,7 @@ def test_harmonics_hold_the_kernel_up_to_the_degree(kernel, d, rng):
         ("ntk", True, {"depth": 3, "degree": 4}),
         ("ntk", False, {"depth": 3, "degree": 4}),
         ("gaussian", True, {"lengthscale": 0.8, "degree": 5, "order": 1}),
-        ("gaussian", False, {"lengthscale": 0.4, "degree": 4, "order": 2}),
+        ("gaussian", False, {"lengthscale": 0.4, "degree": 2, "order": 2}),
     ],
 )
 def test_inner_products_are_unbiased(kernel, harmonics, parameters, orthogonal):
@@ -224,6 +224,18 @@ def test_spectral_error_is_below_that_of_theorem_9(rng):
 # Directions.
 
 
+@pytest.mark.parametrize("harmonics", [True, False])
+@pytest.mark.parametrize("orthogonal", [True, False])
+def test_random_directions_are_orthogonal_if_asked_for(orthogonal, harmonics, rng):
+    X = rows_of(rng, 9, 4)
+    features = GegenbauerFeatures(
+        "ntk", 48, depth=3, degree=4, harmonics=harmonics, orthogonal=orthogonal, random_state=0
+    ).fit(X)
+    factor = features._factors[0]
+    w = factor.directions[:, int(factor.starts[-1]) :][:, :4]
+    assert np.allclose(w.T @ w, np.eye(4)) == orthogonal
+
+
 @pytest.mark.parametrize(("d", "size"), [(1, 3), (2, 7), (5, 23), (300, 400)])
 def test_directions_are_orthogonal_in_blocks(d, size):
     w = _zonal.draw_directions(np.random.SeedSequence(0), d, size, orthogonal=True).T
@@ -288,6 +300,13 @@ def test_harmonics_are_rotations_of_the_closed_formulas(d, degree, rng):
     rotation = np.linalg.lstsq(Y, Z, rcond=None)[0]
     np.testing.assert_allclose(Y @ rotation, Z, atol=1e-12)
     np.testing.assert_allclose(rotation @ rotation.T, np.eye(size), atol=1e-12)
+
+
+@pytest.mark.parametrize(("d", "degree"), [(3, 8), (3, 20), (5, 6), (9, 3)])
+def test_harmonics_are_well_conditioned(d, degree):
+    """Norms of mixing matrices multiply rounding errors: 3 to 20 for 20 other seeds, for random directions to 6000."""
+    _, mixing = _zonal.draw_harmonics(np.random.SeedSequence(0), degree, d)
+    assert np.linalg.norm(mixing, 2) < 40
 
 
 def test_harmonics_are_orthonormal_on_the_sphere(rng):
@@ -383,14 +402,15 @@ def test_truncation_counts_random_modes(harmonics, rng):
     assert abs(np.mean(shares) - features.truncation_) < 6 * np.std(shares) / 300**0.5
 
 
-@pytest.mark.parametrize("factor", [10.0, 100.0])
-def test_truncation_far_beyond_the_length_scale(factor, rng):
-    """Rows many length scales long need degrees by the hundred: what is not held is said."""
-    X = rows_of(rng, 65, 2, factor, factor)
+@pytest.mark.parametrize(("norms", "share"), [((1, 1), 0.0), ((10, 10), 0.0), ((1, 200), 33 / 65), ((200, 200), 1.0)])
+def test_truncation_far_beyond_the_length_scale(norms, share, rng):
+    """Rows of more than 25 length scales have no features, which would take degrees by the hundred: that is said."""
+    X = np.vstack([rows_of(rng, n, 2, norm, norm) for n, norm in zip((32, 33), norms, strict=True)])
     features = GegenbauerFeatures("gaussian", 512, lengthscale=1.0, random_state=0).fit(X)
     Z = features.transform(X)
     assert np.isfinite(Z).all()
-    assert features.truncation_ == pytest.approx(1 - np.mean((Z**2).sum(axis=1)), abs=1e-6)
+    assert features.truncation_ == pytest.approx(share, abs=1e-9)
+    assert 1 - np.mean((Z**2).sum(axis=1)) == pytest.approx(share, abs=1e-9)
 
 
 def test_fewer_features_where_the_kernel_has_no_more(rng):
@@ -433,6 +453,28 @@ def test_degrees(rng):
     for kernel in KERNELS:
         features = GegenbauerFeatures(kernel, 32, random_state=0).fit(many)
         assert np.isfinite(features.transform(many)).all()
+
+
+def test_degrees_that_are_chosen(rng):
+    """As many as fit whole; 20 of random features, but no more than 8 harmonics for each component left."""
+    assert GegenbauerFeatures("nngp", 201).fit(rows_of(rng, 9, 2)).degree_ == 100
+    parameters = {"depth": 3, "tolerance": 0.0}
+    assert GegenbauerFeatures("ntk", 1024, harmonics=False, **parameters).fit(rows_of(rng, 9, 5)).degree_ == 20
+    X = rows_of(rng, 9, 30)
+    for m, modes in ((31 + 57, []), (31 + 58, [(2, 0)])):  # degree 2 has 464 harmonics
+        features = GegenbauerFeatures("ntk", m, **parameters).fit(X)
+        assert features.modes_ == [(0, 0), (1, 0)]
+        assert features.random_modes_ == modes
+
+
+def test_few_components_left_are_not_random(rng):
+    """Below 1/16 of all: ten degrees of R³ fit in 100."""
+    X = rows_of(rng, 9, 3)
+    for m, some in ((100, False), (106, False), (107, True)):
+        features = GegenbauerFeatures("ntk", m, depth=3, random_state=0).fit(X)
+        assert sorted(features.modes_) == [(k, 0) for k in range(10)]
+        assert bool(features.random_modes_) == some
+        assert features.transform(X).shape[1] == (m if some else 100)
 
 
 def test_degree_of_functions_ends_where_rounding_begins(rng):
@@ -757,6 +799,40 @@ def test_gaussian_far_beyond_what_was_seen(harmonics, rng):
                 continue
             assert ((Z**2).sum(axis=1) <= 1 + 1e-9).all()
         assert np.abs(features.transform(1e4 * X)).max() < 1e-9
+
+
+@pytest.mark.parametrize("harmonics", [True, False])
+@pytest.mark.parametrize("kernel", ["gaussian", "exponential", (0.5, 1.0, 0.25), "ntk"])
+def test_rows_somewhat_beyond_what_was_seen(kernel, harmonics, rng):
+    """Radial functions are those of all norms, only their mixtures those of the norms seen."""
+    X, far = rows_of(rng, 65, 3, 0.5, 1.0), rows_of(rng, 5, 3, 1.5, 3.0)
+    features = GegenbauerFeatures(
+        kernel, 30, lengthscale=1.0, degree=2, tolerance=0.0, harmonics=harmonics, random_state=0
+    ).fit(X)
+    h, K = held(features, far, n_terms=3 if isinstance(kernel, tuple) else 25)
+    Z = features.transform(far)
+    if harmonics:
+        taken = [mode for mode in features.modes_ if mode[1] < 2]  # others are all but rounding at the norms seen
+        assert len(taken) >= 3
+        sizes = [kernels.harmonic_dimension(k, 3) for k, _ in features.modes_]
+        ends = np.cumsum(sizes)
+        for mode, end, size in zip(features.modes_, ends, sizes, strict=True):
+            if mode in taken:
+                block = Z[:, end - size : end]
+                np.testing.assert_allclose((block**2).sum(axis=1), h[:, *mode] ** 2, rtol=1e-6)
+    else:
+        order = Z.shape[1] // features._factors[0].directions.shape[1]
+        naive = reference.definition_8(far, features._factors[0].directions.T, h[:, :, :order])
+        np.testing.assert_allclose(Z, naive, atol=1e-6 * np.abs(naive).max())
+
+
+def test_zero_rows_have_no_features_of_homogeneous_kernels(rng):
+    """Of degree 0 too: ‖x‖⁰ is 0 for them."""
+    X = rows_of(rng, 5, 3)
+    X[2] = 0
+    Z = GegenbauerFeatures(np.exp, 16, power=0, random_state=0).fit_transform(X)
+    np.testing.assert_array_equal(Z[2], 0)
+    np.testing.assert_allclose((Z[[0, 1, 3, 4]] ** 2).sum(axis=1), np.e, rtol=0.02)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

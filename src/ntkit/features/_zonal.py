@@ -163,10 +163,17 @@ class Factor:
 
             top = int(self.degrees.max(initial=0))
             values(t, self.starts, self.degrees, *recursions(top, self.n_features, t.dtype))
+        done = _array.is_numpy(t)
+        if in_triton(t):
+            from ntkit.features import _gegenbauer_triton
+
+            top = int(self.degrees.max(initial=0))
+            each = np.repeat(self.degrees, np.diff(self.starts))
+            t, done = _gegenbauer_triton.values(t, each, *recursions(top, self.n_features, np.float64)), True
         result = {}
         for i, degree in enumerate(self.degrees.tolist()):
             block = t[:, int(self.starts[i]) : int(self.starts[i + 1])]
-            block = block if _array.is_numpy(t) else polynomial(block, degree, self.n_features)
+            block = block if done else polynomial(block, degree, self.n_features)
             result[degree] = block if self.mixing[i] is None else block @ self.mixing[i]
         return result
 
@@ -252,6 +259,11 @@ def draw_directions(seed: np.random.SeedSequence, n_features: int, size: int, *,
     block = min(n_features, 256)
     rows = [haar(generator(keyed(seed, "block"), i), n_features, block) for i in range(-(-size // block))]
     return np.ascontiguousarray(np.concatenate([np.empty((0, n_features)), *rows])[:size].T)
+
+
+def in_triton(t: Array) -> bool:
+    """Whether cosines are for Triton kernels; those that want a gradient are not."""
+    return _array.has_triton(t) and not t.requires_grad
 
 
 def recursions(degree: int, n_features: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:

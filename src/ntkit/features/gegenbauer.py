@@ -395,6 +395,12 @@ class GegenbauerFeatures(FeatureMap):
             sums(t, weights, first, np.array(groups), *_zonal.recursions(max(degrees), d, t.dtype), out)
             return out
         weights = weights * xp.asarray(scales, dtype=weights.dtype, device=weights.device)
+        if _zonal.in_triton(t):
+            from ntkit.features import _gegenbauer_triton
+
+            spread = xp.zeros((len(t), max(groups) + 1, max(degrees) + 1), dtype=t.dtype, device=t.device)
+            spread[:, groups, degrees] = weights
+            return _gegenbauer_triton.sums(t, spread, *_zonal.recursions(max(degrees), d, np.float64))
         before, value = xp.zeros_like(t), xp.ones_like(t)
         parts: dict[int, Any] = {}
         steps, backs = _zonal.recursions(max(degrees), d, np.float64)
