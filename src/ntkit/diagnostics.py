@@ -263,8 +263,10 @@ def suggest_n_components(
             )
         tried = (m, error)
         m = min(2 * m, maximum)
-    between = int(np.ceil(m * (error / target) ** 2))
-    return max(between, tried[0] + 1) if tried[0] else m
+    if not tried[0] or error == 0:
+        return m
+    rate = np.log(tried[1] / error) / np.log(m / tried[0])
+    return min(max(int(np.ceil(tried[0] * (tried[1] / target) ** (1 / rate))), tried[0] + 1), m)
 
 
 def _seed(seed: np.random.SeedSequence) -> int:

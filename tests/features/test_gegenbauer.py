@@ -673,6 +673,7 @@ def test_libraries_and_precisions_agree(kernel, harmonics, rng):
         out = features.transform(rows)
         assert "float32" in str(out.dtype)
         np.testing.assert_allclose(as_numpy(out), Z, atol=1e-5 * scale)
+        np.testing.assert_allclose(features.transform(X), Z, atol=1e-13 * scale)  # no tables of another precision
     for dtype, error in ((torch.float16, 0.01), (torch.bfloat16, 0.08)):
         short = torch.from_numpy(X).to(dtype)
         out = features.transform(short)
@@ -809,7 +810,7 @@ def test_rows_somewhat_beyond_what_was_seen(kernel, harmonics, rng):
     features = GegenbauerFeatures(
         kernel, 30, lengthscale=1.0, degree=2, tolerance=0.0, harmonics=harmonics, random_state=0
     ).fit(X)
-    h, K = held(features, far, n_terms=3 if isinstance(kernel, tuple) else 25)
+    h, _ = held(features, far, n_terms=3 if isinstance(kernel, tuple) else 25)
     Z = features.transform(far)
     if harmonics:
         taken = [mode for mode in features.modes_ if mode[1] < 2]  # others are all but rounding at the norms seen

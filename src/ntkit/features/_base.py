@@ -72,8 +72,8 @@ class FeatureMap(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin
         """Find how many components bring the relative error on your own rows below a target.
 
         Copies of this map with 32, 64, 128, … components, five each, are tried on a sample of X until the error (see
-        :meth:`estimate_error`) is below the target; what an error ∝ n_components^{-1/2} needs between the last
-        two is returned. This map is left as it is, and need not be fitted.
+        :meth:`estimate_error`) is below the target; what lies between the last two, if the error falls as a power of
+        n_components there, is returned. This map is left as it is, and need not be fitted.
 
         Parameters
         ----------

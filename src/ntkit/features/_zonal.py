@@ -23,7 +23,8 @@ from ntkit.kernels.zonal import Homogeneous, Series, harmonic_dimension, non_neg
 
 _LARGEST = 25.0  # norms over the length scale up to which radial functions are adapted: they take some r² terms
 _ROUNDING = 1e-13  # share of the kernel below which modes are rounding errors
-_WIDEST = 1024  # harmonics of a degree that are taken whole: they take a product with a square matrix of that size
+_WIDEST = 1536  # harmonics of a degree that are taken whole: they take a product with a square matrix of that size
+_MANY = 512  # harmonics of a degree, of whose directions there are fewer to choose from
 HARMONICS = 8  # of a degree, for each component, up to which random features hold it: others are rare but huge
 _SMALLEST = 1 / 16  # share of the components from which on random features are worth their noise
 
@@ -221,7 +222,7 @@ def draw_harmonics(seed: np.random.SeedSequence, degree: int, n_features: int) -
     """Directions w_k, (d, α_ℓ), and a matrix A such that Y(u) = (P_ℓ(⟨u, w_k⟩))_k A has products P_ℓ(⟨u, v⟩).
 
     P_ℓ(⟨·, w_k⟩) span the harmonics of degree ℓ for almost all sets of α_ℓ directions. Of four times as many random
-    ones a pivoted Cholesky decomposition of their kernel matrix P_ℓ(⟨w_j, w_k⟩) takes some that are well apart; A Aᵀ is
+    ones (twice, if they are many) a pivoted Cholesky decomposition of their kernel matrix P_ℓ(⟨w_j, w_k⟩) takes some that are well apart; A Aᵀ is
     the inverse of the kernel matrix of these.
     """
     from scipy.linalg import cholesky, solve_triangular
@@ -232,7 +233,8 @@ def draw_harmonics(seed: np.random.SeedSequence, degree: int, n_features: int) -
         return np.eye(n_features)[:, :1], np.ones((1, 1))
     if degree == 1:
         return np.eye(n_features), np.eye(n_features)
-    w = draw_directions(keyed(seed, "harmonics", degree), n_features, 4 * size, orthogonal=False)
+    candidates = (4 if size <= _MANY else 2) * size
+    w = draw_directions(keyed(seed, "harmonics", degree), n_features, candidates, orthogonal=False)
     kernel = polynomial(np.clip(w.T @ w, -1, 1), degree, n_features)
     _, order, _, _ = dpstrf(kernel, tol=1e-10)
     w = w[:, order[:size] - 1]
