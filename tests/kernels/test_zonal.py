@@ -368,7 +368,7 @@ def test_radial_functions_are_those_of_the_lemmas(kernel, parameters, d):
 @pytest.mark.parametrize(("kernel", "parameters"), RADIAL)
 def test_radial_functions_add_up_to_the_kernel(kernel, parameters, d, rng):
     """What degrees beyond the last hold at cosines is at most what they hold at 1."""
-    X = rng.standard_normal((6, d)) / d**0.5
+    X = sphere(rng, 6, d) * np.array([1.0, 0.2, 0.7, 1.0, 1.5, 0.4])[:, None]
     X[3] = 2 * X[0]
     X[4] = -X[1]
     norms = np.linalg.norm(X, axis=1)

@@ -206,7 +206,8 @@ def choose(
             rest.append(item)
     if len(factors) > 1 or left < _SMALLEST * n_components:
         return exact, [], 0
-    modes = [item[0][0] for item in rest if item[2] <= HARMONICS * left]
+    most = max([HARMONICS * left, *(item[2] for item in rest[:1])])
+    modes = [item[0][0] for item in rest if item[2] <= most]
     return exact, random_modes(modes, tolerance * total), left
 
 
@@ -222,8 +223,8 @@ def draw_harmonics(seed: np.random.SeedSequence, degree: int, n_features: int) -
     """Directions w_k, (d, α_ℓ), and a matrix A such that Y(u) = (P_ℓ(⟨u, w_k⟩))_k A has products P_ℓ(⟨u, v⟩).
 
     P_ℓ(⟨·, w_k⟩) span the harmonics of degree ℓ for almost all sets of α_ℓ directions. Of four times as many random
-    ones (twice, if they are many) a pivoted Cholesky decomposition of their kernel matrix P_ℓ(⟨w_j, w_k⟩) takes some that are well apart; A Aᵀ is
-    the inverse of the kernel matrix of these.
+    ones (twice, if they are many) a pivoted Cholesky decomposition of their kernel matrix P_ℓ(⟨w_j, w_k⟩) takes some that
+    are well apart; A Aᵀ is the inverse of the kernel matrix of these.
     """
     from scipy.linalg import cholesky, solve_triangular
     from scipy.linalg.lapack import dpstrf

@@ -58,7 +58,7 @@ class GegenbauerFeatures(FeatureMap):
         ℓ of "gaussian" and "exponential"; "scale": √(d·Var(X)/2), as :class:`RandomFourierFeatures` has it.
     degree : int or "auto"
         Highest degree q. "auto": that of the last whole degree that fits, or 20, or less in high dimensions, where
-        degrees of more than 8 n_components harmonics make random features of rare but huge values.
+        degrees of more than 8 times as many harmonics as components make random features of rare but huge values.
     order : int or "auto"
         Most radial functions of a degree, s; "auto": as many as the norms seen in `fit` need. The s of the paper are
         monomials; ours are the mixtures of them that hold most of the kernel at the norms seen.
@@ -207,7 +207,7 @@ class GegenbauerFeatures(FeatureMap):
         for columns, radii in zip(groups, self.radii_, strict=True):
             d = self._reduction.n_components if self._reduction is not None else self.n_features_in_
             d = d if columns is None else len(columns)
-            radial = _zonal.Radial.of(function, d, radii, self._degree(d, m, function), order)
+            radial = _zonal.Radial.of(function, d, radii, self._degree(d, m), order)
             self._factors.append(_zonal.Factor(columns, d, radial))
         if whole:
             exact, random, left = _zonal.choose(self._factors, m, tolerance)
@@ -260,11 +260,13 @@ class GegenbauerFeatures(FeatureMap):
             raise ValueError(message(type(self).__name__, parameter, f"'auto' or an int ≥ {minimum}", value))
         return isinstance(value, str)
 
-    def _degree(self, n_features: int, n_components: int, function: Any) -> int:
+    def _degree(self, n_features: int, n_components: int) -> int:
         """The degree given, or one beyond which no degree fits whole; but not too few for random features."""
         if not self._is_auto("degree", 0):
             name = type(self).__name__
-            return check_int(self.degree, "degree", name, minimum=0, maximum=1 if n_features == 1 else None)
+            most = 1 if n_features == 1 and self.groups is None else None
+            degree = check_int(self.degree, "degree", name, minimum=0, maximum=most)
+            return min(degree, 1) if n_features == 1 else degree
         if n_features == 1:
             return 1
         degree, left = 0, n_components
@@ -274,10 +276,6 @@ class GegenbauerFeatures(FeatureMap):
         degree = max(degree, 2)
         while degree < _RANDOM and harmonic_dimension(degree + 1, n_features) <= _zonal.HARMONICS * n_components:
             degree += 1
-        if isinstance(function, Homogeneous) and function.taylor is None:
-            values, errors = function.coefficients(degree, n_features)
-            precise = errors <= 1e-8 * max(float(np.abs(values).sum()), 1e-300)
-            degree = int(np.argmin(precise)) - 1 if not precise.all() else degree
         return degree
 
     def _check_groups(self) -> list[np.ndarray | None]:
