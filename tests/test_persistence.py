@@ -447,6 +447,25 @@ def test_tables_come_back(X: np.ndarray, tmp_path: Path) -> None:
     assert again[0].max_categories == 1
 
 
+def test_landmarks_of_tensors_come_back(tmp_path: Path) -> None:
+    import torch
+
+    X = torch.tensor(np.random.default_rng(0).standard_normal((800, 4)))  # with eigenvalues at the cut-off
+    model = NystroemFeatures(n_components=200, lengthscale=4.0, random_state=0).fit(X)
+    np.testing.assert_allclose(through_file(model, tmp_path).transform(X), model.transform(X), atol=1e-9)
+
+
+def test_degree_0_comes_back(X: np.ndarray, tmp_path: Path) -> None:
+    model = GegenbauerFeatures("gaussian", 8, degree=0, random_state=0).fit(X)
+    np.testing.assert_array_equal(through_file(model, tmp_path).transform(X), model.transform(X))
+
+
+def test_front_doors_with_other_parameters(X: np.ndarray, tmp_path: Path) -> None:
+    model = GaussianFeatures(8, random_state=0).fit(X).set_params(lengthscale=5.0)
+    with pytest.raises(ValueError, match="other parameters than when it was fitted"):
+        save(model, tmp_path / "file")
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_clusterings_come_back(dtype: Any, X: np.ndarray, tmp_path: Path) -> None:
     X = X.astype(dtype)
@@ -499,8 +518,10 @@ def test_made_up_clusters(name: str, array: np.ndarray, X: np.ndarray, tmp_path:
         ("gegenbauer", {"radii_": np.ones(65)}, "radii_ must have the shape"),
         ("gegenbauer", {"radii_": np.ones((2, 65))}, "file"),
         ("maclaurin", {"radius_": -1.0}, "'radius_'"),
-        ("taylor", {"weights_": np.ones(10**6)}, "more than"),
+        ("taylor", {"weights_": np.ones(10**6)}, "too many numbers"),
         ("nystroem", {"landmarks_": np.ones((16, 8))}, "landmarks_ must have the shape"),
+        ("gegenbauer", {"radii_": np.ones((1, 66))}, "radii_ must have the shape"),
+        ("nystroem", {"landmarks_": np.ones((17, 7))}, "17 landmarks, more than 16"),
         ("nystroem", {"landmark_indices_": np.array([-1])}, "landmark_indices_"),
         ("nystroem", {"landmarks_": np.full((16, 7), np.inf)}, "landmarks_ has NaN or infinite"),
     ],

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import lru_cache
 from threading import Lock
 from typing import Any, TypeVar
@@ -96,6 +97,19 @@ def run_on_threads(
                 for future in running:
                     future.cancel()
                 wait(running)
+    finally:
+        _threads_in_use.release()
+
+
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Hold BLAS to one thread for many small problems, on which its threads only wait for each other."""
+    if not _threads_in_use.acquire(blocking=False):
+        yield
+        return
+    try:
+        with _blas_controller().limit(limits=1, user_api="blas"):
+            yield
     finally:
         _threads_in_use.release()
 

@@ -456,7 +456,7 @@ def test_degrees(rng):
 
 
 def test_degrees_that_are_chosen(rng):
-    """As many as fit whole; 20 of random features, but (but for the next one) no more than 8 harmonics for each component."""
+    """As many as fit whole; 20 of random features, but of more than the next one up to 8 harmonics a component."""
     assert GegenbauerFeatures("nngp", 201).fit(rows_of(rng, 9, 2)).degree_ == 100
     parameters = {"depth": 3, "tolerance": 0.0}
     assert GegenbauerFeatures("ntk", 1024, harmonics=False, **parameters).fit(rows_of(rng, 9, 5)).degree_ == 20
@@ -1147,3 +1147,44 @@ def test_in_use(rng):
     m = GegenbauerFeatures("gaussian", lengthscale=1.0).suggest_n_components(X, 0.1)
     assert GegenbauerFeatures("gaussian", m, lengthscale=1.0, random_state=0).fit(X).estimate_error(X) < 0.1
     assert repr(GegenbauerFeatures()) == "GegenbauerFeatures()"
+
+
+@pytest.mark.parametrize(
+    "parameters", [{"kernel": "ntk"}, {"kernel": "gaussian"}, {"kernel": "ntk", "harmonics": False}]
+)
+def test_forward_derivatives(parameters, rng):
+    """torch.func.jvp against finite differences: dual tensors do not say that they want a gradient."""
+    import torch
+
+    X, V = rng.standard_normal((2, 6, 4))
+    features = GegenbauerFeatures(n_components=40, random_state=0, **parameters).fit(X)
+    step = 1e-6
+    expected = (features.transform(X + step * V) - features.transform(X - step * V)) / (2 * step)
+    _, found = torch.func.jvp(features.transform, (torch.from_numpy(X),), (torch.from_numpy(V),))
+    np.testing.assert_allclose(as_numpy(found), expected, atol=1e-7)
+
+
+def test_many_groups_take_little_time(rng):
+    X = rng.standard_normal((200, 6))
+    features = GegenbauerFeatures("gaussian", 512, groups=[(i,) for i in range(6)], lengthscale=2.0, random_state=0)
+    Z = features.fit(X).transform(X)
+    assert Z.shape == (200, 512)
+    assert features.estimate_error(X) < 0.05
+
+
+def test_all_taylor_coefficients_count(rng):
+    X = rng.standard_normal((20, 3))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    features = GegenbauerFeatures([1.0] + [0.0] * 900 + [1.0], 4, random_state=0).fit(X)
+    assert features.truncation_ > 0.4
+    with pytest.raises(ValueError, match="1001 at most"):
+        GegenbauerFeatures([1.0] * 1002).fit(X)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64"])
+def test_errors_of_functions_on_tensors(dtype, rng):
+    import torch
+
+    X = torch.from_numpy(rng.standard_normal((50, 3))).to(getattr(torch, dtype)).requires_grad_()
+    features = GegenbauerFeatures("arc_cosine", 256, random_state=0).fit(X)
+    assert features.estimate_error(X) < 0.01

@@ -23,7 +23,7 @@ def count_draws(model: Any, shape: tuple[int, ...]) -> int:
     """
     name, d = type(model).__name__, prod(shape)
     sizes = {
-        key: check_int(value, key, name, minimum=1)
+        key: check_int(value, key, name, minimum=int(not key.endswith("degree")))
         for key, value in model.get_params(deep=False).items()
         if (key in ("depth", "width", "gibbs_sweeps") or key.endswith(("degree", "components")))
         and value is not None

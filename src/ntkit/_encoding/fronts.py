@@ -18,6 +18,13 @@ def n_columns(model: Any) -> int:
 
 def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[str, Any]:  # noqa: ARG001
     """Data of a fitted front door."""
+    asked = [model.method_, "auto"], [model.lengthscale_, "scale"]
+    given = model.method, model.lengthscale
+    if not all(value in values for value, values in zip(given, asked, strict=True)):
+        raise ValueError(
+            f"{where}, a {type(model).__name__}, has other parameters than when it was fitted. Fit it again, or set "
+            "them back."
+        )
     return {
         "n_features_in_": int(model.n_features_in_),
         "feature_names_in_": column_names(model),
@@ -33,9 +40,9 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
     n_features = read_columns(model, state, where)
     fitted = reader.estimator(state["map"], f"{where}.map_")
     if (
-        not isinstance(fitted, model.map_class(model.method_of(state["method_"])))
+        not isinstance(fitted, model._map_class(model._method_of(state["method_"])))
         or fitted.n_features_in_ != n_features
     ):
         raise ValueError(f"{where} must have a map of {n_features} features by its method")
-    errors = {model.method_of(method): check_real(error, "errors_", where) for method, error in state["errors_"]}
-    model.take_map(state["method_"], fitted, errors)
+    errors = {model._method_of(method): check_real(error, "errors_", where) for method, error in state["errors_"]}
+    model._take_map(state["method_"], fitted, errors)

@@ -17,10 +17,13 @@ from ntkit._encoding.values import real_array, require
 from ntkit._validation import check_bool, check_int, check_real
 from ntkit.features._images import check_image_shape
 from ntkit.features._lengthscale import check_lengthscale
+from ntkit.features.gegenbauer import RADII
+from ntkit.kernels.fit import LARGEST_DEGREE
 
 MARK = "_n_features_out"
 MOST_DRAWS = 2**34
-_MOST_LEARNED = 2**16
+_MOST_LANDMARKS = 2**15
+_MOST_RADII = 2**16
 _MOST_FEATURES = {False: 2**27, True: 2**31 - 1}  # of dense, of sparse rows
 _KEYS = (
     "n_features_in_", "feature_names_in_", "image_shape_", "sparse", "seed", "learned", "n_components_",
@@ -97,13 +100,18 @@ def _read_learned(reader: Reader, model: Any, data: Any, shape: tuple[int, ...],
         elif key == "landmark_indices_":
             if not isinstance(value, np.ndarray) or value.ndim != 1 or value.dtype.kind != "i" or (value < 0).any():
                 raise ValueError(f"{place} must be an array of numbers ≥ 0")
+            if model.kernel == "precomputed" and (value >= prod(shape)).any():
+                raise ValueError(f"{place} must be less than {prod(shape)}, the number of columns")
         elif key == "landmarks_":
-            columns = (None,) if model.kernel == "precomputed" else shape
+            columns = (None,) if isinstance(model.kernel, str) and model.kernel == "precomputed" else shape
             real_array(value, place, (None, *columns), single=True)
+            most = model.n_components if isinstance(model.landmarks, str) else len(model.landmarks)
+            if len(value) > min(check_int(most, "n_components", where, minimum=1), _MOST_LANDMARKS):
+                raise ValueError(f"{place} has {len(value)} landmarks, more than {min(most, _MOST_LANDMARKS)}")
         else:
-            real_array(value, place, (None, None) if key == "radii_" else (None,), positive=True)
-            if value.size > _MOST_LEARNED:
-                raise ValueError(f"{place} has {value.size} numbers, more than {_MOST_LEARNED}")
+            real_array(value, place, (None, RADII) if key == "radii_" else (None,), positive=True)
+            if value.size > (_MOST_RADII if key == "radii_" else LARGEST_DEGREE + 1):
+                raise ValueError(f"{place} has too many numbers, {value.size}")
         learned[key] = value
     return learned
 

@@ -154,6 +154,7 @@ def centres(X: Array, size: int, seed: np.random.SeedSequence) -> Array:
     rows = uniform(X.shape[0], min(X.shape[0], _ROWS_PER_CENTRE * size), seed)
     shape = X.shape[1:]
     X = take(X, rows).reshape(len(rows), -1)
+    X = X.float() if _array.is_torch(X) and X.dtype.itemsize < 4 else X
     view = _array.host_view(X)
     if view is None:
         from ntkit.features._lloyd import lloyd

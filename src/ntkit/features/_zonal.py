@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any, Self
 
 import numpy as np
@@ -157,7 +156,7 @@ class Factor:
 
         return replace(self, directions=place(self.directions), mixing=[place(mixing) for mixing in self.mixing])
 
-    def harmonics(self, t: Array) -> dict[int, Array]:
+    def harmonics(self, t: Array, *, differentiable: bool) -> dict[int, Array]:
         """Harmonics of each degree, of cosines with the directions, which may be overwritten."""
         if _array.is_numpy(t):
             from ntkit.features._gegenbauer_numba import values
@@ -165,7 +164,7 @@ class Factor:
             top = int(self.degrees.max(initial=0))
             values(t, self.starts, self.degrees, *recursions(top, self.n_features, t.dtype))
         done = _array.is_numpy(t)
-        if in_triton(t):
+        if _array.has_triton(t) and not differentiable:
             from ntkit.features import _gegenbauer_triton
 
             top = int(self.degrees.max(initial=0))
@@ -188,15 +187,18 @@ def choose(
     of all other modes but those that add up to less than `tolerance` of the kernel.
     """
     products: list[tuple[tuple[Mode, ...], float, int]] = [((), 1.0, 1)]
+    total = 1.0
     for factor in factors:
-        products = [
+        total *= factor.radial.total
+        candidates = (
             ((*modes, mode), energy * mode.energy, size * harmonic_dimension(mode.degree, factor.n_features))
             for modes, energy, size in products
             for mode in factor.radial.modes
-        ]
-    total = prod(factor.radial.total for factor in factors)
-    products = [item for item in products if item[1] > _ROUNDING * total]
-    products.sort(key=lambda item: (-item[1] / item[2], item[2]))
+        )
+        products = [item for item in candidates if item[1] > _ROUNDING * total]
+        products.sort(key=lambda item: (-item[1] / item[2], item[2]))
+        if len(factors) > 1:  # those after n_components others by eigenvalue come after them with any further factor
+            products = products[:n_components]
     exact, rest, left = [], [], n_components
     for item in products:
         if item[2] <= min(left, _WIDEST):
@@ -223,8 +225,8 @@ def draw_harmonics(seed: np.random.SeedSequence, degree: int, n_features: int) -
     """Directions w_k, (d, α_ℓ), and a matrix A such that Y(u) = (P_ℓ(⟨u, w_k⟩))_k A has products P_ℓ(⟨u, v⟩).
 
     P_ℓ(⟨·, w_k⟩) span the harmonics of degree ℓ for almost all sets of α_ℓ directions. Of four times as many random
-    ones (twice, if they are many) a pivoted Cholesky decomposition of their kernel matrix P_ℓ(⟨w_j, w_k⟩) takes some that
-    are well apart; A Aᵀ is the inverse of the kernel matrix of these.
+    ones (twice, if they are many) a pivoted Cholesky decomposition of their kernel matrix P_ℓ(⟨w_j, w_k⟩) takes some
+    that are well apart; A Aᵀ is the inverse of the kernel matrix of these.
     """
     from scipy.linalg import cholesky, solve_triangular
     from scipy.linalg.lapack import dpstrf
@@ -262,11 +264,6 @@ def draw_directions(seed: np.random.SeedSequence, n_features: int, size: int, *,
     block = min(n_features, 256)
     rows = [haar(generator(keyed(seed, "block"), i), n_features, block) for i in range(-(-size // block))]
     return np.ascontiguousarray(np.concatenate([np.empty((0, n_features)), *rows])[:size].T)
-
-
-def in_triton(t: Array) -> bool:
-    """Whether cosines are for Triton kernels; those that want a gradient are not."""
-    return _array.has_triton(t) and not t.requires_grad
 
 
 def recursions(degree: int, n_features: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -181,7 +181,7 @@ class GaussianFeatures(FeatureMap):
         many length scales), :class:`OrthogonalFourierFeatures`, :class:`RandomFourierFeatures`,
         :class:`FastfoodFeatures` (for very many columns). "auto" tries those that may be best on 300 of the rows and
         takes the one with the smallest relative error there: the first up to 16 columns, the second up to 2048, and the
-        third; sparse rows get "fourier", frequencies of more than 2²⁵ numbers "fastfood".
+        third; sparse rows always get "fourier", dense ones with frequencies of more than 2²⁵ numbers "fastfood".
     batch_size : int or None
         Most rows to work on at a time; None: as many as suit the cache or the device.
     random_state : None, int, RandomState or Generator
@@ -260,22 +260,22 @@ class GaussianFeatures(FeatureMap):
             if len(tried) > 1:
                 errors = {o: m.estimate_error(X, n_samples=_TRIED, random_state=0) for o, m in maps.items()}
             method = min(tried, key=lambda other: errors.get(other, 0.0))
-            self.take_map(method, maps[method], errors)
+            self._take_map(method, maps[method], errors)
         return self
 
-    def take_map(self, method: str, fitted: Any, errors: dict[str, float]) -> None:
+    def _take_map(self, method: str, fitted: Any, errors: dict[str, float]) -> None:
         """Use a fitted map."""
         self.method_, self.map_, self.errors_, self.lengthscale_ = method, fitted, errors, fitted.lengthscale_
         self._sparse, self._seed = fitted._sparse, fitted._seed
         self._n_features_out = fitted._n_features_out
 
     @classmethod
-    def method_of(cls, method: Any) -> str:
+    def _method_of(cls, method: Any) -> str:
         """The method, if it is one."""
         return check_choice(method, "method", cls.__name__, tuple(_GAUSSIAN))
 
     @staticmethod
-    def map_class(method: str) -> type:
+    def _map_class(method: str) -> type:
         """Class of the map of a method."""
         return _GAUSSIAN[method]
 

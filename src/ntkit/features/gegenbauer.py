@@ -10,18 +10,21 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._batching import batch_rows, row_batches, run_on_threads
+from ntkit._batching import batch_rows, on_one_thread, row_batches, run_on_threads
+from ntkit._precision import exact_products
 from ntkit._random import RandomState, keyed
 from ntkit._validation import check_bool, check_int, check_real, message
 from ntkit.features import _zonal
 from ntkit.features._base import FeatureMap
 from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
-from ntkit.kernels.dot_product import row_norms
+from ntkit.features._series import row_norms
+from ntkit.kernels.dot_product import divide_rows
 from ntkit.kernels.zonal import Homogeneous, harmonic_dimension, resolve
+from ntkit.sketches._base import _wants_gradient as wants_gradient
 
 _TILE_BYTES = 2**21  # of the result that a thread writes at a time
 _TILE_ROWS = 128
-_RADII = 65  # quantiles of the norms that are kept
+RADII = 65  # quantiles of the norms that are kept
 _HIGHEST = 256  # degree chosen by itself
 _RANDOM = 20  # highest degree of random features chosen by itself
 
@@ -67,7 +70,7 @@ class GegenbauerFeatures(FeatureMap):
     tolerance : float ≥ 0
         Share of k(x, x), on average, that random features may leave out: modes that add up to less.
     orthogonal : bool
-        Whether random directions are orthogonal in blocks of d; less variance, as unbiased.
+        Whether random directions are orthogonal in blocks of d (256 at most); less variance, as unbiased.
     groups : sequence of sequences of int, optional
         Columns, each in one group: the Gaussian kernel is the product of those of the groups, which then have modes of
         their own, and products of modes are features. For a place on a sphere and a time: ``[(0, 1, 2), (3,)]``.
@@ -92,7 +95,7 @@ class GegenbauerFeatures(FeatureMap):
     truncation_ : float
         Share of k(x, x) that the features leave out, on average over the norms seen.
     lengthscale_ : float
-        ℓ, for "gaussian" and "exponential".
+        ℓ; without meaning but for "gaussian" and "exponential".
     radii_ : ndarray
         Quantiles of the norms seen in `fit` (a row for each of `groups`): all that the map knows of the data.
     n_features_in_ : int
@@ -101,7 +104,7 @@ class GegenbauerFeatures(FeatureMap):
 
     Notes
     -----
-    Theorem 9 of [1]_: Z Zᵀ + λI is within factors 1 ± ε of K + λI with probability 1 − δ for
+    Theorem 9 of [1]_: Z Zᵀ + λI lies between (K + λI)/(1 + ε) and (K + λI)/(1 − ε) with probability 1 − δ for
     M ≥ (8/3) ε⁻² log(16 s_λ/δ) Σ_ℓ α_ℓ min(π²(ℓ + 1)²/(6λ) Σ_j ‖h_ℓ(r_j)‖², s) random directions; Theorems 11 and 12
     bound the degrees and orders that matter by the radius. Features taken whole have no variance. O(m (d + q)) per
     row for random features, and α_ℓ² for a degree that is taken whole. The numbers of harmonics grow like d^ℓ/ℓ!: in
@@ -179,7 +182,10 @@ class GegenbauerFeatures(FeatureMap):
             lengthscale = check_lengthscale(self.lengthscale, name)
             seed = self._new_seed()
             X = self._check_rows(X, reset=True)
-            self.lengthscale_ = default_lengthscale(X) if lengthscale is None else lengthscale
+            if lengthscale is None:
+                scaled = isinstance(self.kernel, str) and self.kernel in ("gaussian", "exponential")
+                lengthscale = default_lengthscale(X) if scaled else 1.0
+            self.lengthscale_ = lengthscale
             self._sparse = _array.is_sparse(X)
             groups = self._check_groups()
             self.radii_ = np.stack([_quantiles(X if columns is None else X[:, columns]) for columns in groups])
@@ -188,6 +194,10 @@ class GegenbauerFeatures(FeatureMap):
 
     def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
         """Choose the modes and make the draws for ``n_features_in_``, ``radii_`` and ``lengthscale_``."""
+        with on_one_thread():
+            self._choose(seed, sparse=sparse)
+
+    def _choose(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
         name = type(self).__name__
         m = check_int(self.n_components, "n_components", name, minimum=1)
         order = None if self._is_auto("order", 1) else check_int(self.order, "order", name, minimum=1)
@@ -316,69 +326,88 @@ class GegenbauerFeatures(FeatureMap):
             return self._on_host(X, _array.result_dtype(X))
         import torch
 
-        from ntkit.sketches._base import _wants_gradient
-
         dtype = _array.result_dtype(X)
         wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-        if X.device.type == "cpu" and not _wants_gradient([X]):
+        differentiable = wants_gradient([X])
+        if X.device.type == "cpu" and not differentiable:
             view = _array.host_view(X.to(wide))
             return torch.from_numpy(self._on_host(view, view.dtype)).to(dtype)  # type: ignore[union-attr]
-        n_columns = sum(factor.directions.shape[1] for factor in self._factors) + self._n_features_out
-        batches = row_batches(X.shape[0], 32 * n_columns, batch_size=self.batch_size, like=X)
-        return torch.cat([self._of_rows(X[rows].to(wide), wide).to(dtype) for rows in batches])
+        factors = self._tables(wide, X.device)
+        with exact_products():
+            if differentiable:
+                return self._of_rows(X.to(wide), wide, factors, differentiable=True).to(dtype)
+            Z = torch.empty((X.shape[0], self._n_features_out), dtype=dtype, device=X.device)
+            for rows in row_batches(X.shape[0], 8 * self._numbers_per_row(), batch_size=self.batch_size, like=X):
+                Z[rows] = self._of_rows(X[rows].to(wide), wide, factors)
+        return Z
+
+    def _numbers_per_row(self) -> int:
+        """Numbers held for a row, about."""
+        inner = [3 * factor.radial.mixtures.shape[0] + 4 * factor.directions.shape[1] for factor in self._factors]
+        return 3 * self.n_features_in_ + 2 * self._n_features_out + sum(inner)
 
     def _on_host(self, X: Any, dtype: Any) -> np.ndarray:
         """Tiles of rows on threads."""
         Z = np.empty((X.shape[0], self._n_features_out), dtype)
-        step = max(_TILE_ROWS, _TILE_BYTES // (Z.itemsize * self._n_features_out))
+        step = max(_TILE_ROWS, 2 * _TILE_BYTES // (Z.itemsize * (self._n_features_out + self._numbers_per_row() // 4)))
         step = batch_rows(len(Z), 1, batch_size=step if self.batch_size is None else min(step, self.batch_size))
-        self._tables(Z.dtype, None)  # once, not by every thread
+        factors = self._tables(Z.dtype, None)
 
         def fill(start: int) -> None:
             rows = slice(start, start + step)
-            self._of_rows(X[rows], Z.dtype, Z[rows])
+            self._of_rows(X[rows], Z.dtype, factors, out=Z[rows])
 
         run_on_threads(fill, range(0, len(Z), step))
         return Z
 
-    def _of_rows(self, X: Any, dtype: Any, out: np.ndarray | None = None) -> Any:
-        """Features of some rows, written into an array on the host."""
+    def _of_rows(
+        self,
+        X: Any,
+        dtype: Any,
+        factors: list[_zonal.Factor],
+        *,
+        out: np.ndarray | None = None,
+        differentiable: bool = False,
+    ) -> Any:
+        """Features of some rows, written to `out` if it is given (on the host)."""
         radial, harmonics, t = [], [], None
-        norms = _norms(X) if self._reduction is not None else None
+        norms = row_norms(X, differentiable=differentiable) if self._reduction is not None else None
         if self._reduction is not None:
             X = self._reduction.apply(X)
-        for factor in self._tables(dtype, X.device if _array.is_torch(X) else None):
+        for factor in factors:
             rows = X if factor.columns is None else X[:, factor.columns]
-            r = _norms(rows)
+            r = row_norms(rows, differentiable=differentiable)
             cosines = _cosines(rows, r, factor.directions, dtype)
             radial.append(_cast(factor.radial.values(r if norms is None else norms), dtype))
-            harmonics.append(factor.harmonics(cosines))
+            harmonics.append(factor.harmonics(cosines, differentiable=differentiable))
             t = cosines[:, int(factor.starts[-1]) :] if t is None else t
         xp: Any = _array.namespace(radial[0])
         pieces: list[Any] = []
-        filled = 0
-
-        def add(piece: Any) -> None:
-            nonlocal filled
-            if out is None:
-                pieces.append(piece)
-            else:
-                out[:, filled : filled + piece.shape[1]] = piece
-                filled += piece.shape[1]
-
         places = [{mode: i for i, mode in enumerate(factor.radial.modes)} for factor in self._factors]
+        filled = 0
         for modes in self._blocks:
-            block = None
+            block, last = None, len(modes) - 1
             for i, mode in enumerate(modes):
-                piece = harmonics[i][mode.degree] * radial[i][:, places[i][mode], None]
+                values, scales = harmonics[i][mode.degree], radial[i][:, places[i][mode], None]
+                if out is not None and last == 0:  # the usual case without a copy
+                    np.multiply(values, scales, out=out[:, filled : filled + values.shape[1]])
+                    filled += values.shape[1]
+                    continue
+                piece = values * scales
                 block = piece if block is None else xp.reshape(block[:, :, None] * piece[:, None, :], (X.shape[0], -1))
-            add(block)
+            if block is not None:
+                pieces.append(block)
         if self._random:
             weights = radial[0][:, [places[0][mode] for mode, _ in self._random]]
-            add(self._random_part(t, weights, xp))
-        return xp.concat(pieces, axis=1) if out is None else out
+            pieces.append(self._random_part(t, weights, xp, differentiable=differentiable))
+        if out is None:
+            return xp.concat(pieces, axis=1)
+        for piece in pieces:
+            out[:, filled : filled + piece.shape[1]] = piece
+            filled += piece.shape[1]
+        return out
 
-    def _random_part(self, t: Any, weights: Any, xp: Any) -> Any:
+    def _random_part(self, t: Any, weights: Any, xp: Any, *, differentiable: bool) -> Any:
         """Σ √α_ℓ h(r) P_ℓ(t)/√M over the modes of each group, the groups side by side."""
         d, size = self._factors[0].n_features, t.shape[1]
         degrees = [mode.degree for mode, _ in self._random]
@@ -393,7 +422,7 @@ class GegenbauerFeatures(FeatureMap):
             sums(t, weights, first, np.array(groups), *_zonal.recursions(max(degrees), d, t.dtype), out)
             return out
         weights = weights * xp.asarray(scales, dtype=weights.dtype, device=weights.device)
-        if _zonal.in_triton(t):
+        if _array.has_triton(t) and not differentiable:
             from ntkit.features import _gegenbauer_triton
 
             spread = xp.zeros((len(t), max(groups) + 1, max(degrees) + 1), dtype=t.dtype, device=t.device)
@@ -430,9 +459,9 @@ class GegenbauerFeatures(FeatureMap):
         function = resolve(self.kernel, type(self).__name__, power=self.power)
         if not isinstance(function, Homogeneous):
             return dot_product(X, function=np.asarray(self.kernel, dtype=np.float64))
-        rows = X.toarray() if _array.is_sparse(X) else X.cpu().numpy() if _array.is_torch(X) else X
+        rows = X.toarray() if _array.is_sparse(X) else _array.widen(X).cpu().numpy() if _array.is_torch(X) else X
         norms = row_norms(rows)
-        unit = rows / np.where(norms > 0, norms, 1.0)[:, None]
+        unit = divide_rows(rows, norms)
         scales = np.where(norms > 0, norms**function.power, 0.0)
         K = scales[:, None] * function.function(np.clip(unit @ unit.T, -1, 1)) * scales
         return _array.namespace(X).asarray(K, device=X.device) if _array.is_torch(X) else K
@@ -449,25 +478,16 @@ class GegenbauerFeatures(FeatureMap):
 
 def _quantiles(X: Any) -> np.ndarray:
     """Quantiles of the norms of rows."""
-    norms = _norms(X)
-    norms = norms.detach().cpu().numpy() if _array.is_torch(norms) else norms
-    return np.quantile(norms, np.linspace(0, 1, _RADII))
-
-
-def _norms(X: Any) -> Any:
-    """Norms of rows in float64, with a gradient where X wants one."""
-    if _array.is_torch(X) and X.requires_grad:
-        return X.to(_array.wide_dtype(X)).norm(dim=1)
-    return row_norms(X)
+    norms = row_norms(X)
+    norms = norms.cpu().numpy() if _array.is_torch(norms) else norms
+    return np.quantile(norms, np.linspace(0, 1, RADII))
 
 
 def _cosines(X: Any, norms: Any, directions: Any, dtype: Any) -> Any:
     """⟨x, w⟩/‖x‖; 0 for a zero row."""
-    xp: Any = _array.namespace(norms)
-    safe = xp.where(norms > 0, norms, xp.ones_like(norms))[:, None]
     if _array.is_sparse(X):
-        return (np.asarray(X @ directions.astype(np.float64)) / safe).astype(dtype)
-    return _cast(X / safe, dtype) @ directions
+        return np.asarray(divide_rows(X.astype(np.float64), norms).astype(dtype) @ directions)
+    return _cast(divide_rows(X, norms), dtype) @ directions
 
 
 def _cast(X: Any, dtype: Any) -> Any:

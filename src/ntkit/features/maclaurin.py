@@ -191,16 +191,16 @@ class MaclaurinFeatures(SeriesMap):
         n_rows, m = X.shape[0], self._n_features_out
         signs = self._signs(np.dtype(dtype), None)
         norms = row_norms(X)
-        with np.errstate(over="ignore"):  # as the kernel does
-            weights = self._weights(norms).astype(dtype)
         Z = np.empty((n_rows, m), dtype)
-        step = max(_TILE_ROWS, _TILE_BYTES // (m * Z.itemsize))
+        step = max(_TILE_ROWS, _TILE_BYTES // ((m + X.shape[1]) * Z.itemsize))
         step = batch_rows(n_rows, 1, batch_size=step if self.batch_size is None else min(step, self.batch_size))
 
         def fill(start: int) -> None:
             rows = slice(start, start + step)
             units = divide_rows(X[rows].astype(np.float64, copy=False), norms[rows]).astype(dtype)
-            self._fill(units, weights[rows], signs, Z[rows])
+            with np.errstate(over="ignore"):  # as the kernel does
+                weights = self._weights(norms[rows]).astype(dtype)
+            self._fill(units, weights, signs, Z[rows])
 
         run_on_threads(fill, range(0, n_rows, step))
         return Z

@@ -57,7 +57,7 @@ class NystroemFeatures(FeatureMap):
         Most rows to work on at a time; None: as many as suit the machine.
     random_state : None, int, RandomState or Generator
         Draws the landmarks in `fit`. Equal seeds give equal landmarks for NumPy and torch and for any batch size, up to
-        rounding.
+        rounding; but those of "kmeans" are others for tensors on a device.
 
     Attributes
     ----------
@@ -155,8 +155,9 @@ class NystroemFeatures(FeatureMap):
                 self.lengthscale_ = default_lengthscale(X) if lengthscale is None else lengthscale
             self._resolve()
             chosen = self._choose(X, seed)
-            self._normalize(chosen)
             self.landmarks_ = _on_host(chosen)
+            # By NumPy, as for a map from a file; functions, which no file has, may be for tensors only.
+            self._normalize(chosen if callable(self.kernel) else self.landmarks_)
         return self
 
     def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:  # noqa: ARG002
@@ -234,8 +235,9 @@ class NystroemFeatures(FeatureMap):
         """
         sparse, on_device = _array.is_sparse(like), _array.is_torch(like)
         key = sparse, like.device if on_device else None, like.dtype if what == "normalization" else None
-        if self._placed.get(what, (None,))[0] == key:
-            return self._placed[what][1]
+        kept = self._placed.get(what)  # once: another thread may put another copy there
+        if kept is not None and kept[0] == key:
+            return kept[1]
         value = self.landmarks_ if what == "landmarks" else self.normalization_
         if what == "landmarks" and sparse != _array.is_sparse(value):
             from scipy.sparse import csr_array

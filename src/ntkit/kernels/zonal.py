@@ -40,6 +40,7 @@ Zonal: TypeAlias = str | Callable[[np.ndarray], np.ndarray] | Sequence[float] | 
 _EPS = float(np.finfo(np.float64).eps)
 _PRECISE = 1e-10  # errors of coefficients relative to κ(1) that end the search for better ones
 _TERMS = (512, 2048, 8192)  # of Taylor series, tried in turn
+_MOST = 1001  # Taylor coefficients that may be given
 
 
 def gegenbauer(t: Any, degree: int, n_features: int) -> Array:
@@ -194,10 +195,14 @@ def gegenbauer_series(coefficients: Any, t: Any, n_features: int) -> Array:
     True
     """
     c = _check_coefficients(coefficients, "gegenbauer_series")
-    values = gegenbauer(t, len(c) - 1, n_features)
-    total = float(c[0]) * values[0, ...]
-    for k in range(1, len(c)):
-        total = total + float(c[k]) * values[k, ...]
+    degree, d = _sizes(len(c) - 1, n_features, "gegenbauer_series")
+    t = t if _array.is_array(t) else np.asarray(t, dtype=np.float64)
+    before, value = _array.namespace(t).ones_like(t), t
+    total = float(c[0]) * before + (float(c[1]) * value if degree else 0.0)
+    for k in range(2, degree + 1):
+        step, back = recursion(k, d)
+        before, value = value, step * t * value - back * before
+        total = total + float(c[k]) * value
     return total
 
 
@@ -369,7 +374,7 @@ class Homogeneous(ZonalFunction):
         return values, errors
 
     def coefficients(self, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """c_0 … c_q and bounds of their errors, about."""
+        """c_0 … c_q and about the errors that rounding makes in them; the function should be smooth in the angle."""
         t, weights = _angles(degree, n_features)
         values = self._values(t)
         with np.errstate(over="ignore", invalid="ignore"):  # infinite dimensions have infinite errors
@@ -449,7 +454,7 @@ class Series(ZonalFunction):
         """Σ_j a_j (r/ℓ)^{2j}, times the damping."""
         if self.damped:
             return np.ones_like(r)
-        a = self.log_taylor(2000)
+        a = self.log_taylor(2000 if self.n_taylor is None else self.n_taylor - 1)
         with np.errstate(divide="ignore"):
             logs = 2 * np.log(r / self.lengthscale)
         powers = np.arange(len(a))
@@ -478,12 +483,13 @@ def resolve(
         a = np.asarray(kernel, dtype=np.float64)
     except (TypeError, ValueError):
         a = np.empty(0)
-    if isinstance(kernel, str) or a.ndim != 1 or not a.size or not np.isfinite(a).all() or (a < 0).any() or not a.any():
+    known = not isinstance(kernel, str) and a.ndim == 1 and 0 < a.size <= _MOST and bool(np.isfinite(a).all())
+    if not known or (a < 0).any() or not a.any():
         rule = (
             "one of "
             + ", ".join(map(repr, names))
             + ", a function of the cosine, or a sequence of Taylor coefficients "
-            "≥ 0, not all 0"
+            f"≥ 0, not all 0, {_MOST} at most"
         )
         raise ValueError(message(owner, "kernel", rule, kernel))
     with np.errstate(divide="ignore"):

@@ -169,7 +169,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
             state = int(generator(seed, "k-means").integers(2**31))
             options = {"n_init": self.n_init, "max_iter": self.max_iter, "tol": self.tol, "random_state": state}
-            means = KMeans(self.n_clusters, **options).fit(Z, sample_weight=weight)
+            means = KMeans(self.n_clusters, copy_x=False, **options).fit(Z, sample_weight=weight)
             self.cluster_centers_ = means.cluster_centers_
             self.inertia_, self.n_iter_ = float(means.inertia_), int(means.n_iter_)
             return means.labels_.astype(np.int64)
@@ -257,7 +257,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         """Mean of ‖φ_x − μ‖² over the rows in the space of the exact kernel: tr(K − C Cᵀ K C Cᵀ)/n.
 
         With d_j and o_j the means of K over the diagonal and over all other pairs of the n_j rows of a cluster it is
-        Σ_j (n_j − 1)(d_j − o_j)/n. Pairs within clusters are all that is computed, in tiles.
+        Σ_j (n_j − 1)(d_j − o_j)/n. Kernel values within clusters are all that is needed, tile by tile.
 
         Parameters
         ----------
@@ -269,7 +269,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             features that are a Pipeline the rows go through the steps before the last one first.
         n_samples : int or None, default=None
             Estimate d_j and o_j, without bias, from about so many rows, drawn from each cluster in proportion to its
-            size, two of each at least. None: all rows; Σ n_j² kernel values.
+            size, two of each at least. None: all rows; of the order of Σ n_j² kernel values.
         random_state : None, int, RandomState or Generator
             Draws the sample.
         **kernel_params
