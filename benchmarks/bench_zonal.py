@@ -2,6 +2,7 @@
 
     python benchmarks/bench_zonal.py series        errors of Taylor, Chebyshev and Gegenbauer series (Figure 1)
     python benchmarks/bench_zonal.py regression    ridge regression on the sphere and on proteins (Tables 2 and 4)
+    python benchmarks/bench_zonal.py times         the times of these maps again, taking turns
     python benchmarks/bench_zonal.py clustering    kernel k-means (Table 3)
     python benchmarks/bench_zonal.py spectral      spectral ε against the number of features (Theorem 9)
 
@@ -17,7 +18,7 @@ import time
 
 import numpy as np
 
-from common import RESULTS, memory_mib, reset_peak, versions
+from common import RESULTS, medians, memory_mib, reset_peak, versions
 
 FILE = RESULTS / "zonal.json"
 SEEDS = 3
@@ -173,7 +174,7 @@ def ridge(Z, y, Z_test, y_test):
 
 
 def regression(args):
-    """Mean squared error and time of every map."""
+    """Mean squared error and memory of every map."""
     n = 6000 if args.quick else None
     out = {}
     for name in ("elevation", "airtemp", "protein"):
@@ -183,33 +184,47 @@ def regression(args):
             maps += ["groups"] if (name, kernel) == ("airtemp", "gaussian") else []
             rows = {}
             for label in maps:
-                scores, times, memory, alphas = [], [], [], []
+                scores, memory, alphas = [], [], []
                 for seed in range(SEEDS):
                     X, y = table(name, seed, n)
                     split = len(X) * 9 // 10
                     feature_map = make(label, kernel, args.components, seed, lengthscale=lengthscale)
-                    feature_map.fit(X[:64])  # compile
-                    feature_map.transform(X[:64])
                     reset_peak()
                     before = memory_mib("VmRSS")
-                    start = time.perf_counter()
                     feature_map.fit(X[:split])
                     Z, Z_test = feature_map.transform(X[:split]), feature_map.transform(X[split:])
-                    times.append(time.perf_counter() - start)
                     memory.append(memory_mib() - before - (Z.nbytes + Z_test.nbytes) / 2**20)
                     score, alpha = ridge(Z, y[:split], Z_test, y[split:])
                     scores.append(score)
                     alphas.append(alpha)
-                rows[label] = {"mse": scores, "seconds": times, "memory_mib": memory, "alpha": alphas}
+                rows[label] = {"mse": scores, "memory_mib": memory, "alpha": alphas}
                 mean, deviation = np.mean(scores), np.std(scores)
-                print(
-                    f"{name} {kernel} {label:20s} {mean:8.4f} ± {deviation:.4f}  {np.median(times):6.2f} s", flush=True
-                )
+                print(f"{name} {kernel} {label:20s} {mean:8.4f} ± {deviation:.4f}", flush=True)
             out[f"{name}, {kernel}"] = {"rows": len(X), "lengthscale": lengthscale, "maps": rows}
             if not args.quick:
                 save("regression", out)
-    if not args.quick:
-        plot_regression(out)
+
+
+def times(args):
+    """Seconds of fit and transform of all rows, three rounds in random order, beside the results of `regression`."""
+    out = json.loads(FILE.read_text())["regression"]
+    for title, block in out.items():
+        name, kernel = title.split(", ")
+        X, _ = table(name, 0)
+        maps = {}
+        for label in block["maps"]:
+            feature_map = make(label, kernel, args.components, 0, lengthscale=block["lengthscale"])
+
+            def run(feature_map=feature_map, X=X):
+                feature_map.fit(X)
+                feature_map.transform(X)
+
+            maps[label] = run
+        for label, seconds in medians(maps, 3).items():
+            block["maps"][label]["seconds"] = seconds
+            print(f"{title:20s} {label:20s} {seconds:6.2f} s", flush=True)
+        save("regression", out)
+    plot_regression(out)
 
 
 def choose_lengthscale(name):
@@ -231,7 +246,7 @@ def plot_regression(out):
     for ax, (title, block) in zip(axes.T.ravel(), out.items(), strict=True):
         for label, row in block["maps"].items():
             style = {"color": "C3", "ms": 10} if label in ("gegenbauer", "groups") else {"color": "0.35", "ms": 6}
-            ax.plot(np.median(row["seconds"]), np.mean(row["mse"]), markers[label], label=LABELS[label], **style)
+            ax.plot(row["seconds"], np.mean(row["mse"]), markers[label], label=LABELS[label], **style)
         ax.set(title=title, xscale="log", yscale="log", xlabel="seconds", ylabel="mean squared error")
     handles = {h.get_label(): h for ax in axes.ravel() for h in ax.get_lines()}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
@@ -390,7 +405,9 @@ def save(question, values):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    questions = {"series": series, "regression": regression, "clustering": clustering, "spectral": spectral}
+    questions = {
+        "series": series, "regression": regression, "times": times, "clustering": clustering, "spectral": spectral,
+    }  # fmt: skip
     parser.add_argument("question", choices=questions)
     parser.add_argument("--components", type=int, default=1024)
     parser.add_argument("--lengthscale", type=float, default=0.5**0.5, help="of the Gaussian of `clustering`")

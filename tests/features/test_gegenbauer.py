@@ -1152,6 +1152,7 @@ def test_in_use(rng):
 @pytest.mark.parametrize(
     "parameters", [{"kernel": "ntk"}, {"kernel": "gaussian"}, {"kernel": "ntk", "harmonics": False}]
 )
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, on first use
 def test_forward_derivatives(parameters, rng):
     """torch.func.jvp against finite differences: dual tensors do not say that they want a gradient."""
     import torch
