@@ -232,7 +232,7 @@ def test_random_directions_are_orthogonal_if_asked_for(orthogonal, harmonics, rn
         "ntk", 48, depth=3, degree=4, harmonics=harmonics, orthogonal=orthogonal, random_state=0
     ).fit(X)
     factor = features._factors[0]
-    w = factor.directions[:, int(factor.starts[-1]) :][:, :4]
+    w = factor.directions[:, factor.n_shared :][:, :4]
     assert np.allclose(w.T @ w, np.eye(4)) == orthogonal
 
 
@@ -304,9 +304,17 @@ def test_harmonics_are_rotations_of_the_closed_formulas(d, degree, rng):
 
 @pytest.mark.parametrize(("d", "degree"), [(3, 8), (3, 20), (5, 6), (9, 3)])
 def test_harmonics_are_well_conditioned(d, degree):
-    """Norms of mixing matrices multiply rounding errors: 3 to 20 for 20 other seeds, for random directions to 6000."""
-    _, mixing = _zonal.draw_harmonics(np.random.SeedSequence(0), degree, d)
-    assert np.linalg.norm(mixing, 2) < 40
+    """Norms of mixing matrices multiply rounding errors; random directions have some of thousands.
+
+    Directions of one degree alone, and those that all degrees up to it share.
+    """
+    for degrees in ([degree], list(range(degree + 1))):
+        w, mixing = _zonal.draw_harmonics(np.random.SeedSequence(0), degrees, d)
+        assert w.shape == (d, kernels.harmonic_dimension(degree, d))
+        assert max(np.linalg.norm(matrix, 2) for matrix in mixing) < 40
+        for matrix, k in zip(mixing, degrees, strict=True):
+            K = kernels.gegenbauer(np.clip(w.T @ w, -1, 1), k, d)[-1][: len(matrix), : len(matrix)]
+            np.testing.assert_allclose(matrix.T @ K @ matrix, np.eye(len(matrix)), atol=1e-10)
 
 
 def test_harmonics_are_orthonormal_on_the_sphere(rng):
@@ -911,19 +919,24 @@ def test_dask(rng):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("d", [2, 3, 10])
 def test_compiled_polynomials(d, dtype, rng):
-    """All degrees to 11 in one array, of widths that are less and more than what is worked on at a time."""
+    """Degrees to 11 of columns that they share, or not, of numbers less and more than what is worked on at a time."""
     error = 100 * np.finfo(dtype).eps
-    for n_rows, width in ((1, 1), (7, 3), (5, 2047), (2, 2500)):
-        degrees = np.array([0, 1, 2, 3, 5, 6, 7, 8, 11])
-        starts = width * np.arange(len(degrees) + 1)
-        t = rng.uniform(-1, 1, (n_rows, starts[-1] + 4)).astype(dtype)
-        before = t.copy()
-        _gegenbauer_numba.values(t, starts, degrees, *_zonal.recursions(11, d, t.dtype))
-        for i, degree in enumerate(degrees.tolist()):
-            block = slice(starts[i], starts[i + 1])
-            expected = kernels.gegenbauer(before[:, block].astype(float), degree, d)[-1]
-            np.testing.assert_allclose(t[:, block], expected, atol=error)
-        np.testing.assert_array_equal(t[:, starts[-1] :], before[:, starts[-1] :])
+    degrees = np.array([0, 1, 2, 3, 5, 6, 7, 8, 11])
+    for n_rows, width in ((1, 1), (7, 3), (900, 5), (5, 2047), (2, 2500)):
+        for shared in (True, False):
+            sizes = np.arange(1, 10) * width // 9 + 1 if shared else np.full(9, width)
+            firsts = np.zeros(9, np.int64) if shared else width * np.arange(9)
+            n_shared = int((firsts + sizes).max())
+            t = rng.uniform(-1, 1, (n_rows, n_shared + 4)).astype(dtype)
+            out = np.full(n_rows * sizes.sum() + 3, 7.0, dtype)
+            _gegenbauer_numba.values(t, n_shared, degrees, firsts, sizes, *_zonal.recursions(11, d, t.dtype), out)
+            place = 0
+            for degree, first, size in zip(degrees.tolist(), firsts, sizes, strict=True):
+                expected = kernels.gegenbauer(t[:, first : first + size].astype(float), degree, d)[-1]
+                found = out[place : place + n_rows * size].reshape(n_rows, size)
+                np.testing.assert_allclose(found, expected, atol=error)
+                place += n_rows * size
+            assert (out[place:] == 7.0).all()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

@@ -10,39 +10,48 @@ _LANES = 2048  # values that are worked on at a time, all in the first-level cac
 
 
 @numba.njit(**_options)
-def values(t: np.ndarray, starts: np.ndarray, degrees: np.ndarray, steps: np.ndarray, backs: np.ndarray) -> None:
-    """Replace the cosines in the columns from starts[i] to starts[i + 1] by P_ℓ of them, ℓ = degrees[i]."""
-    x, before, value = np.empty(_LANES, t.dtype), np.empty(_LANES, t.dtype), np.empty(_LANES, t.dtype)
-    for i in range(len(degrees)):
-        start, stop, degree = starts[i], starts[i + 1], degrees[i]
-        if degree == 0:
-            t[:, start:stop] = 1.0
-        if degree < 2:
-            continue
-        for left in range(start, stop, _LANES):
-            size = min(stop - left, _LANES)
-            at_once = _LANES // size
-            for top in range(0, len(t), at_once):
-                n_rows = min(len(t) - top, at_once)
-                for row in range(n_rows):
-                    for j in range(size):
-                        x[row * size + j] = t[top + row, left + j]
-                n = n_rows * size
-                for j in range(n):
-                    before[j], value[j] = 1.0, x[j]
-                _advance(x[:n], before[:n], value[:n], degree, steps, backs)
-                for row in range(n_rows):
-                    for j in range(size):
-                        t[top + row, left + j] = value[row * size + j]
+def values(
+    t: np.ndarray, n_shared: int, degrees: np.ndarray, firsts: np.ndarray, sizes: np.ndarray, steps: np.ndarray,
+    backs: np.ndarray, out: np.ndarray,
+) -> None:  # fmt: skip
+    """Write P_ℓ of some cosines for each of some degrees, in order, one array (rows, sizes[i]) after the other.
+
+    The cosines of degrees[i] are the sizes[i] columns from firsts[i] on, all among the first `n_shared`.
+    """
+    n_rows = len(t)
+    at_once = max(_LANES // n_shared, 1)
+    x, before, value = (
+        np.empty(at_once * n_shared, t.dtype),
+        np.empty(at_once * n_shared, t.dtype),
+        np.empty(at_once * n_shared, t.dtype),
+    )
+    for top in range(0, n_rows, at_once):
+        some = min(n_rows - top, at_once)
+        n = some * n_shared
+        for row in range(some):
+            for j in range(n_shared):
+                x[row * n_shared + j] = t[top + row, j]
+        for j in range(n):
+            before[j], value[j] = 0.0, 1.0
+        degree, place = 0, 0
+        for i in range(len(degrees)):
+            _advance(x[:n], before[:n], value[:n], degree, degrees[i], steps, backs)
+            degree = degrees[i]
+            first, size = firsts[i], sizes[i]
+            for row in range(some):
+                start = place + (top + row) * size
+                for j in range(size):
+                    out[start + j] = value[row * n_shared + first + j]
+            place += n_rows * size
 
 
 @numba.njit(**_options)
 def _advance(
-    x: np.ndarray, before: np.ndarray, value: np.ndarray, degree: int, steps: np.ndarray, backs: np.ndarray
+    x: np.ndarray, before: np.ndarray, value: np.ndarray, start: int, stop: int, steps: np.ndarray, backs: np.ndarray
 ) -> None:
-    """From P_0, P_1 to P_ℓ in `value`; four degrees in a pass over the values."""
-    k = 2
-    while k + 3 <= degree:
+    """From P_{k−1}, P_k, k = start, to k = stop; up to four degrees in a pass over the values."""
+    k = start + 1
+    while k + 3 <= stop:
         a0, a1, a2, a3 = steps[k], steps[k + 1], steps[k + 2], steps[k + 3]
         b0, b1, b2, b3 = backs[k], backs[k + 1], backs[k + 2], backs[k + 3]
         for j in range(len(x)):
@@ -52,7 +61,7 @@ def _advance(
             before[j] = p
             value[j] = a3 * x[j] * p - b3 * q
         k += 4
-    while k <= degree:
+    while k <= stop:
         a0, b0 = steps[k], backs[k]
         for j in range(len(x)):
             p = a0 * x[j] * value[j] - b0 * before[j]

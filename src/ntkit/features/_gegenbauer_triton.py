@@ -13,12 +13,14 @@ ROWS = 16
 COLUMNS = 64
 
 
-def values(t: torch.Tensor, degrees: np.ndarray, steps: np.ndarray, backs: np.ndarray) -> torch.Tensor:
-    """P_ℓ of cosines, ℓ = degrees[j] for column j; there may be more columns than degrees."""
+def values(
+    t: torch.Tensor, columns: np.ndarray, degrees: np.ndarray, steps: np.ndarray, backs: np.ndarray
+) -> torch.Tensor:
+    """P_ℓ of the cosines in column columns[j], ℓ = degrees[j], as column j."""
     out = torch.empty((len(t), len(degrees)), dtype=t.dtype, device=t.device)
     if not out.numel():
         return out
-    each = torch.from_numpy(degrees.astype(np.int32)).to(t.device)
+    each = torch.from_numpy(np.stack([degrees, columns]).astype(np.int32)).to(t.device)
     factors = torch.from_numpy(np.stack([steps, backs])).to(t.dtype).to(t.device)
     grid = (triton.cdiv(len(t), ROWS), triton.cdiv(len(degrees), COLUMNS))
     with on_device(t):
@@ -48,7 +50,8 @@ def _values(t, degrees, factors, out, n_rows, n_columns, stride, size, ROWS: tl.
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = (row < n_rows)[:, None] & (column < n_columns)[None, :]
     degree = tl.load(degrees + column, mask=column < n_columns, other=0)
-    x = tl.load(t + row[:, None] * stride + column[None, :], mask=known, other=0.0)
+    source = tl.load(degrees + n_columns + column, mask=column < n_columns, other=0)
+    x = tl.load(t + row[:, None] * stride + source[None, :], mask=known, other=0.0)
     before = x * 0 + 1
     value = tl.where((degree > 0)[None, :], x, before)
     for k in range(2, tl.max(degree, axis=0) + 1):

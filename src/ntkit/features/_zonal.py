@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -123,33 +124,44 @@ class Radial:
 class Factor:
     """A zonal kernel of some columns: its radial functions and its harmonics.
 
-    Columns starts[i] to starts[i + 1] of `directions` are those of degrees[i], the harmonics of which are
-    Y(u) = P_ℓ(⟨u, w⟩) mixing[i]; None for a mixing matrix that is 1. The columns after starts[-1] are those of random
-    features.
+    The harmonics of degrees[i] are Y(u) = (P_ℓ(⟨u, w_k⟩))_k mixing[i] with sizes[i] directions w_k, columns of
+    `directions` from firsts[i] on. All degrees share the first ones, so that one recursion serves all. The last
+    columns are the directions of random features, from `n_shared` on.
     """
 
     columns: np.ndarray | None
     n_features: int
     radial: Radial
     directions: Array = None
-    starts: np.ndarray = field(default_factory=lambda: np.zeros(1, np.int64))
+    n_shared: int = 0
     degrees: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    firsts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     mixing: list[Array] = field(default_factory=list)
 
     def draw(self, seed: np.random.SeedSequence, degrees: Sequence[int], random: np.ndarray) -> None:
-        """Draw the directions of the harmonics of some degrees; `random` are those of random features."""
-        drawn = [draw_harmonics(seed, degree, self.n_features) for degree in degrees]
-        self.directions = np.concatenate([*(w for w, _ in drawn), random], axis=1)
-        self.starts = np.cumsum([0, *(w.shape[1] for w, _ in drawn)])
+        """Draw the directions of the harmonics of some degrees, in order; `random` are those of random features."""
         self.degrees = np.array(degrees, dtype=np.int64)
-        self.mixing = [None if degree < 2 else mixing for degree, (_, mixing) in zip(degrees, drawn, strict=True)]
+        self.sizes = np.array([harmonic_dimension(k, self.n_features) for k in degrees], dtype=np.int64)
+        self.firsts = np.zeros(len(degrees), np.int64)
+        shared = [np.empty((self.n_features, 0))]
+        if self.n_features == 2:  # two directions cannot be apart for all degrees
+            drawn = [draw_harmonics(keyed(seed, k), [k], 2) for k in degrees]
+            self.firsts = np.cumsum(self.sizes) - self.sizes
+            shared += [w for w, _ in drawn]
+            self.mixing = [mixing[0] for _, mixing in drawn]
+        elif degrees:
+            w, self.mixing = draw_harmonics(seed, degrees, self.n_features)
+            shared.append(w)
+        self.n_shared = sum(w.shape[1] for w in shared)
+        self.directions = np.concatenate([*shared, random], axis=1)
 
     def placed(self, dtype: Any, device: Any) -> Factor:
         """A copy with the draws in the precision of rows, and on their torch device."""
 
         def place(values: Any) -> Any:
-            if values is None or device is None:
-                return values if values is None else values.astype(dtype)
+            if device is None:
+                return values.astype(dtype)
             import torch
 
             return torch.from_numpy(values).to(dtype).to(device)
@@ -157,25 +169,36 @@ class Factor:
         return replace(self, directions=place(self.directions), mixing=[place(mixing) for mixing in self.mixing])
 
     def harmonics(self, t: Array, *, differentiable: bool) -> dict[int, Array]:
-        """Harmonics of each degree, of cosines with the directions, which may be overwritten."""
+        """Harmonics of each degree, of cosines with the directions."""
+        blocks = self._polynomials(t, differentiable=differentiable)
+        pairs = zip(self.degrees.tolist(), blocks, self.mixing, strict=True)
+        return {degree: block @ mixing for degree, block, mixing in pairs}
+
+    def _polynomials(self, t: Array, *, differentiable: bool) -> list[Array]:
+        """P_ℓ of the cosines with the directions of each degree."""
+        if not len(self.degrees):
+            return []
+        top, d = int(self.degrees[-1]), self.n_features
+        starts = np.cumsum([0, *self.sizes])
         if _array.is_numpy(t):
             from ntkit.features._gegenbauer_numba import values
 
-            top = int(self.degrees.max(initial=0))
-            values(t, self.starts, self.degrees, *recursions(top, self.n_features, t.dtype))
-        done = _array.is_numpy(t)
-        if _array.has_triton(t) and not differentiable:
-            from ntkit.features import _gegenbauer_triton
+            flat = np.empty(len(t) * starts[-1], t.dtype)
+            values(t, self.n_shared, self.degrees, self.firsts, self.sizes, *recursions(top, d, t.dtype), flat)
+            parts = np.split(flat, len(t) * starts[1:-1])
+            return [part.reshape(len(t), -1) for part in parts]
+        spans = [slice(int(first), int(first + size)) for first, size in zip(self.firsts, self.sizes, strict=True)]
+        if differentiable or not _array.has_triton(t):
+            pairs = zip(self.degrees.tolist(), spans, strict=True)
+            return [polynomial(t[:, span], degree, d) for degree, span in pairs]
+        from ntkit.features import _gegenbauer_triton
 
-            top = int(self.degrees.max(initial=0))
-            each = np.repeat(self.degrees, np.diff(self.starts))
-            t, done = _gegenbauer_triton.values(t, each, *recursions(top, self.n_features, np.float64)), True
-        result = {}
-        for i, degree in enumerate(self.degrees.tolist()):
-            block = t[:, int(self.starts[i]) : int(self.starts[i + 1])]
-            block = block if done else polynomial(block, degree, self.n_features)
-            result[degree] = block if self.mixing[i] is None else block @ self.mixing[i]
-        return result
+        each, columns = (
+            np.repeat(self.degrees, self.sizes),
+            np.concatenate([np.arange(*s.indices(t.shape[1])) for s in spans]),
+        )
+        flat = _gegenbauer_triton.values(t, columns, each, *recursions(top, d, np.float64))
+        return [flat[:, int(start) : int(stop)] for start, stop in pairwise(starts)]
 
 
 def choose(
@@ -221,28 +244,40 @@ def random_modes(modes: Sequence[Mode], negligible: float) -> list[Mode]:
     return sorted(kept, key=lambda mode: (mode.degree, mode.index))
 
 
-def draw_harmonics(seed: np.random.SeedSequence, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-    """Directions w_k, (d, α_ℓ), and a matrix A such that Y(u) = (P_ℓ(⟨u, w_k⟩))_k A has products P_ℓ(⟨u, v⟩).
+def draw_harmonics(
+    seed: np.random.SeedSequence, degrees: Sequence[int], n_features: int
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Directions w_k, (d, α), and a matrix A for each degree: Y(u) = (P_ℓ(⟨u, w_k⟩))_k A has the products P_ℓ(⟨u, v⟩).
 
-    P_ℓ(⟨·, w_k⟩) span the harmonics of degree ℓ for almost all sets of α_ℓ directions. Of four times as many random
-    ones (twice, if they are many) a pivoted Cholesky decomposition of their kernel matrix P_ℓ(⟨w_j, w_k⟩) takes some
-    that are well apart; A Aᵀ is the inverse of the kernel matrix of these.
+    The k are the first α_ℓ ones; α is the largest α_ℓ. P_ℓ(⟨·, w_k⟩) span the harmonics of degree ℓ for almost all sets
+    of α_ℓ directions, and A Aᵀ is the inverse of P_ℓ(⟨w_j, w_k⟩). To those of one degree the next adds, out of four
+    times as many random ones (twice, if they are many), some that are well apart: by a pivoted Cholesky
+    decomposition of what is left of its kernel matrix given those there are.
     """
     from scipy.linalg import cholesky, solve_triangular
     from scipy.linalg.lapack import dpstrf
 
-    size = harmonic_dimension(degree, n_features)
-    if degree == 0 or n_features == 1:
-        return np.eye(n_features)[:, :1], np.ones((1, 1))
-    if degree == 1:
-        return np.eye(n_features), np.eye(n_features)
-    candidates = (4 if size <= _MANY else 2) * size
-    w = draw_directions(keyed(seed, "harmonics", degree), n_features, candidates, orthogonal=False)
-    kernel = polynomial(np.clip(w.T @ w, -1, 1), degree, n_features)
-    _, order, _, _ = dpstrf(kernel, tol=1e-10)
-    w = w[:, order[:size] - 1]
-    root = cholesky(polynomial(np.clip(w.T @ w, -1, 1), degree, n_features), lower=True)
-    return np.ascontiguousarray(w), solve_triangular(root, np.eye(size), lower=True).T
+    def kernel(left: np.ndarray, right: np.ndarray, degree: int) -> np.ndarray:
+        return polynomial(np.clip(left.T @ right, -1, 1), degree, n_features)
+
+    sizes = [harmonic_dimension(degree, n_features) for degree in degrees]
+    candidates = (4 if max(sizes) <= _MANY else 2) * max(sizes)
+    rest = draw_directions(keyed(seed, "harmonics"), n_features, candidates, orthogonal=False)
+    w = np.empty((n_features, 0))
+    mixing = []
+    for degree, size in zip(degrees, sizes, strict=True):
+        left = kernel(rest, rest, degree)
+        if w.shape[1]:
+            root = cholesky(kernel(w, w, degree), lower=True)
+            known = solve_triangular(root, kernel(w, rest, degree), lower=True)
+            left -= known.T @ known
+        if size > w.shape[1]:
+            _, order, _, _ = dpstrf(left, tol=1e-10)
+            chosen, others = np.split(order - 1, [size - w.shape[1]])
+            w, rest = np.concatenate([w, rest[:, chosen]], axis=1), rest[:, others]
+        root = cholesky(kernel(w, w, degree), lower=True)
+        mixing.append(solve_triangular(root, np.eye(size), lower=True).T)
+    return w, mixing
 
 
 def polynomial(t: Array, degree: int, n_features: int) -> Array:

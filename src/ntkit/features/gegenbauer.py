@@ -22,7 +22,7 @@ from ntkit.kernels.dot_product import divide_rows
 from ntkit.kernels.zonal import Homogeneous, harmonic_dimension, resolve
 from ntkit.sketches._base import _wants_gradient as wants_gradient
 
-_TILE_BYTES = 2**21  # of the result that a thread writes at a time
+_TILE_BYTES = 2**22  # of the result that a thread writes at a time
 _TILE_ROWS = 128
 RADII = 65  # quantiles of the norms that are kept
 _HIGHEST = 256  # degree chosen by itself
@@ -380,7 +380,7 @@ class GegenbauerFeatures(FeatureMap):
             cosines = _cosines(rows, r, factor.directions, dtype)
             radial.append(_cast(factor.radial.values(r if norms is None else norms), dtype))
             harmonics.append(factor.harmonics(cosines, differentiable=differentiable))
-            t = cosines[:, int(factor.starts[-1]) :] if t is None else t
+            t = cosines[:, factor.n_shared :] if t is None else t
         xp: Any = _array.namespace(radial[0])
         pieces: list[Any] = []
         places = [{mode: i for i, mode in enumerate(factor.radial.modes)} for factor in self._factors]
