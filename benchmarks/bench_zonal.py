@@ -248,6 +248,13 @@ def plot_regression(out):
             style = {"color": "C3", "ms": 10} if label in ("gegenbauer", "groups") else {"color": "0.35", "ms": 6}
             ax.plot(row["seconds"], np.mean(row["mse"]), markers[label], label=LABELS[label], **style)
         ax.set(title=title, xscale="log", yscale="log", xlabel="seconds", ylabel="mean squared error")
+        ax.set_xticks([0.1, 0.3, 1, 3], ["0.1", "0.3", "1", "3"])
+        ax.xaxis.set_minor_formatter("")
+        low, high = ax.get_ylim()
+        fine = (18, 19, 20, 21, 22, 24, 26) if high < 2 * low else (0.5, 0.7, 1, 1.5, 2, 5, 7, 10, 15, 20)
+        ticks = [t for t in fine if low <= t <= high]
+        ax.set_yticks(ticks, [f"{t:g}" for t in ticks])
+        ax.yaxis.set_minor_formatter("")
     handles = {h.get_label(): h for ax in axes.ravel() for h in ax.get_lines()}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5, frameon=False)
     figure.savefig("docs/zonal_regression.png", dpi=110)
