@@ -231,7 +231,9 @@ def choose(
             rest.append(item)
     if len(factors) > 1 or left < _SMALLEST * n_components:
         return exact, [], 0
-    most = max([HARMONICS * left, *(item[2] for item in rest[:1])])
+    most = HARMONICS * left
+    if 2 * left >= n_components:  # most of them would be idle otherwise, in high dimensions
+        most = max([most, *(item[2] for item in rest[:1])])
     modes = [item[0][0] for item in rest if item[2] <= most]
     return exact, random_modes(modes, tolerance * total), left
 
