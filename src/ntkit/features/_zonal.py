@@ -193,10 +193,8 @@ class Factor:
             return [polynomial(t[:, span], degree, d) for degree, span in pairs]
         from ntkit.features import _gegenbauer_triton
 
-        each, columns = (
-            np.repeat(self.degrees, self.sizes),
-            np.concatenate([np.arange(*s.indices(t.shape[1])) for s in spans]),
-        )
+        each = np.repeat(self.degrees, self.sizes)
+        columns = np.concatenate([np.arange(span.start, span.stop) for span in spans])
         flat = _gegenbauer_triton.values(t, columns, each, *recursions(top, d, np.float64))
         return [flat[:, int(start) : int(stop)] for start, stop in pairwise(starts)]
 
@@ -294,7 +292,7 @@ def polynomial(t: Array, degree: int, n_features: int) -> Array:
 
 
 def draw_directions(seed: np.random.SeedSequence, n_features: int, size: int, *, orthogonal: bool) -> np.ndarray:
-    """Uniform directions, (d, size); orthonormal in blocks of d if asked for."""
+    """Uniform directions, (d, size); orthonormal in blocks of d (256 at most) if asked for."""
     if not orthogonal:
         w = generator(seed, "directions").standard_normal((size, n_features))
         return np.ascontiguousarray((w / np.linalg.norm(w, axis=1, keepdims=True)).T)

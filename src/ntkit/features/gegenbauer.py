@@ -206,13 +206,7 @@ class GegenbauerFeatures(FeatureMap):
         tolerance = check_real(self.tolerance, "tolerance", name, minimum=0, maximum=1)
         groups = self._check_groups()
         self._reduction = self._draw_projection(keyed(seed, "projection"), sparse=sparse)
-        function = resolve(
-            self.kernel,
-            name,
-            depth=self.depth,
-            power=self.power,
-            lengthscale=self.lengthscale_,
-        )
+        function = resolve(self.kernel, name, depth=self.depth, power=self.power, lengthscale=self.lengthscale_)
         self._factors = []
         for columns, radii in zip(groups, self.radii_, strict=True):
             d = self._reduction.n_components if self._reduction is not None else self.n_features_in_
