@@ -43,6 +43,8 @@ from ntkit import (
     GaussianFeatures,
     GegenbauerFeatures,
     GradientFeatures,
+    KernelRidge,
+    KernelRidgeClassifier,
     MaclaurinFeatures,
     NetworkFeatures,
     NTKFeatures,
@@ -511,6 +513,63 @@ def test_made_up_clusters(name: str, array: np.ndarray, X: np.ndarray, tmp_path:
         load(tmp_path / "file")
 
 
+DUALS = {
+    "gaussian": KernelRidge(alpha=[0.1, 1.0]),
+    "ntk": KernelRidge("ntk", 0.1, depth=2, solver="pcg", random_state=0),
+    "sketch": KernelRidge("polynomial", 0.1, kernel_params={"degree": 2}, solver="sketch", random_state=0),
+    "map": KernelRidge(features=RandomFourierFeatures(8, random_state=0), solver="pcg", random_state=0),
+    "network": KernelRidgeClassifier(nn.Sequential(nn.Dense(), nn.ReLU(), nn.Dense())),
+}
+
+
+@pytest.mark.parametrize("name", DUALS)
+def test_kernel_ridge(name: str, X: np.ndarray, tmp_path: Path) -> None:
+    y = np.array(["low", "high"])[(X[:, 0] > 0).astype(int)] if name == "network" else X[:, :2]
+    model = copy.deepcopy(DUALS[name]).fit(X.astype(np.float32) if name == "ntk" else X, y)
+    save(model, tmp_path / "file")
+    again = load(tmp_path / "file")
+    assert (again.predict(X) == model.predict(X)).all()
+    assert repr(again) == repr(model)
+    for attribute in ("alpha_", "alphas_", "solver_", "n_iter_", "intercept_", "dual_coef_", "X_fit_"):
+        assert np.array_equal(getattr(again, attribute), getattr(model, attribute))
+    assert (again.fit(X, y).predict(X) == copy.deepcopy(model).fit(X, y).predict(X)).all()
+
+
+def test_kernel_ridge_of_images_and_matrices(rng: np.random.Generator, tmp_path: Path) -> None:
+    images = rng.standard_normal((9, 4, 3, 2))
+    model = KernelRidge("cntk", 0.1).fit(images, images[:, 0, 0, 0])
+    save(model, tmp_path / "file")
+    assert (load(tmp_path / "file").predict(images) == model.predict(images)).all()
+    K = images.reshape(9, -1) @ images.reshape(9, -1).T
+    model = KernelRidge("precomputed").fit(K, K[0])
+    save(model, tmp_path / "file")
+    assert (load(tmp_path / "file").predict(K) == model.predict(K)).all()
+    with pytest.raises(TypeError, match=r"model.kernel is <function .*cannot be saved"):
+        save(KernelRidge(lambda A, B: A @ B.T).fit(K, K[0]), tmp_path / "file")
+    with pytest.raises(TypeError, match="sparse rows, which cannot be saved"):
+        save(KernelRidge().fit(sparse.csr_matrix(K), K[0]), tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("edit", "text"),
+    [
+        (lambda state: state.update(alpha_=0.5), "one of its alphas"),
+        (lambda state: state.update(n_features_in_=5), "rows must have the shape"),
+        (lambda state: state.update(lengthscale_=None), "'lengthscale_'"),
+        (lambda state: state.update(labels=[0, 1]), "has classes"),
+        (lambda state: state.update(single=True), "2 targets in place of one"),
+        (lambda state: state.update(solver_="svd"), "'solver_'"),
+        (lambda state: state.update(image_shape_=[2, 2, 2]), "images of 7 numbers"),
+        (lambda state: state.update(rows=None), "must have rows"),
+    ],
+)
+def test_made_up_kernel_ridge(edit: Any, text: str, X: np.ndarray, tmp_path: Path) -> None:
+    save(KernelRidge(alpha=[0.1, 1.0]).fit(X, X[:, :2]), tmp_path / "file")
+    change(tmp_path / "file", lambda metadata, _: edit(state_of(metadata)))
+    with pytest.raises(FileError, match=text):
+        load(tmp_path / "file")
+
+
 @pytest.mark.parametrize(
     ("name", "learned", "text"),
     [
@@ -544,7 +603,7 @@ def test_made_up_learning(name: str, learned: Any, text: str, X: np.ndarray, tmp
 def test_every_class_has_been_through_a_file() -> None:
     tried = {type(model).__name__ for model in (*MAPS.values(), *SCALERS.values(), *IMAGES.values())}
     models = {"FeatureRidge", "FeatureRidgeClassifier", "FeatureRidgeSearch", "FeatureRidgeSearchClassifier"}
-    models |= {"GramRidge", "GramRidgeClassifier", "FeatureKMeans"}
+    models |= {"GramRidge", "GramRidgeClassifier", "FeatureKMeans", "KernelRidge", "KernelRidgeClassifier"}
     assert tried | models | {"TableEncoder", "Pipeline", "FrozenEstimator"} == set(CLASSES)
 
 

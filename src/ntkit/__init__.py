@@ -58,6 +58,8 @@ if TYPE_CHECKING:
         FeatureRidgeSearchClassifier,
         GramRidge,
         GramRidgeClassifier,
+        KernelRidge,
+        KernelRidgeClassifier,
         gram_matrix,
     )
     from ntkit.persistence import load, save
@@ -94,6 +96,8 @@ _NAMES = {
     "GramRidge": "ntkit.models",
     "GramRidgeClassifier": "ntkit.models",
     "ImageStandardizer": "ntkit.features",
+    "KernelRidge": "ntkit.models",
+    "KernelRidgeClassifier": "ntkit.models",
     "MaclaurinFeatures": "ntkit.features",
     "NTKFeatures": "ntkit.features",
     "NTKPolynomialSketch": "ntkit.features",
@@ -131,6 +135,8 @@ __all__ = [
     "GramRidge",
     "GramRidgeClassifier",
     "ImageStandardizer",
+    "KernelRidge",
+    "KernelRidgeClassifier",
     "MaclaurinFeatures",
     "NTKFeatures",
     "NTKPolynomialSketch",

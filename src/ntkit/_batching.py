@@ -32,6 +32,20 @@ def working_memory(like: Array | None = None) -> int:
     return int(get_config()["working_memory"] * 2**20)
 
 
+def free_memory(like: Array | None = None) -> int:
+    """Bytes that are free on the host, or on the CUDA device of `like`."""
+    if like is not None and is_torch(like) and like.device.type == "cuda":
+        import torch
+
+        unused = torch.cuda.memory_reserved(like.device) - torch.cuda.memory_allocated(like.device)  # torch keeps it
+        return int(torch.cuda.mem_get_info(like.device)[0]) + unused
+    try:
+        with open("/proc/meminfo") as lines:
+            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # not Linux
+        return working_memory()
+
+
 def batch_rows(
     n_rows: int,
     bytes_per_row: int,

@@ -21,9 +21,13 @@ from ntkit._validation import describe
 from ntkit.features._images import as_floats
 from ntkit.models._blocks import Block, Source, as_arrays, take_rows
 from ntkit.models._checks import result_dtype
+from ntkit.models._kernel_matrix import OfRows
 from ntkit.models._statistics import Statistics
 
 __all__ = ["first_rows", "map_rows"]
+
+_BLOCK_BYTES = 2**26  # of kernel values that a worker computes at a time, if they are not kept
+_SHARE = 0.5  # of the workers' memory that kernel values may take
 
 _FAN_IN = 4  # statistics added up by one task
 _FEWEST_ROWS, _MOST_ROWS = 8192, 131072  # of a task: its result is as large as 2 m rows of float32 features
@@ -288,6 +292,65 @@ def _combine_scalers(step: Any, parts: list[Any]) -> None:
         step.var_ = counts @ (variances + (means - step.mean_) ** 2) / total
         constant = _is_constant_feature(step.var_, step.mean_, step.n_samples_seen_)
         step.scale_ = _handle_zeros_in_scale(np.sqrt(step.var_), constant_mask=constant)
+
+
+def cluster_of(X: Any) -> Any:
+    """Client of the cluster that the caller is connected to, if X is a Dask collection; else None."""
+    if not _array.is_dask(X):
+        return None
+    from distributed import get_client
+
+    try:
+        return get_client()
+    except ValueError:  # Dask's own threads
+        return None
+
+
+class OfCluster(OfRows):
+    """Kernel matrix of rows, of which every thread of a cluster multiplies some; they stay there if there is room.
+
+    A product sends V to all workers and gets K V in parts: O(nk) numbers for O(n²k) work.
+    """
+
+    def __init__(self, client: Any, kernel: Any, X: Any, *, scale: Array | None = None):
+        super().__init__(kernel, X, scale=scale)
+        self.client = client
+        limits = [worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
+        self._rows_there = client.scatter(self.X, broadcast=True)
+        step = -(-self.n_rows // max(1, 2 * sum(client.nthreads().values())))
+        self._parts_there = [slice(i, min(i + step, self.n_rows)) for i in range(0, self.n_rows, step)]
+        self._kept_there: list[Any] | None = None
+        if all(limits) and 8 * self.n_rows**2 <= _SHARE * sum(limits):
+            self._kept_there = [
+                client.submit(_kernel_rows, kernel, self._rows_there, part, pure=False) for part in self._parts_there
+            ]
+
+    def _times(self, V: Array) -> Array:
+        sent = self.client.scatter(V, broadcast=True)
+        if self._kept_there is not None:
+            parts = [self.client.submit(_times, block, sent, pure=False) for block in self._kept_there]
+        else:
+            parts = [
+                self.client.submit(_kernel_times, self.kernel, self._rows_there, part, sent, pure=False)
+                for part in self._parts_there
+            ]
+        return np.concatenate(self.client.gather(parts))
+
+
+def _kernel_rows(kernel: Any, X: Any, rows: slice) -> Array:
+    from ntkit.kernels._base import evaluate
+
+    return evaluate(kernel, X[rows], X)[0]
+
+
+def _times(K: Array, V: Array) -> Array:
+    return K @ V
+
+
+def _kernel_times(kernel: Any, X: Any, rows: slice, V: Array) -> Array:
+    step = max(1, _BLOCK_BYTES // (8 * X.shape[0]))
+    parts = [slice(i, min(i + step, rows.stop)) for i in range(rows.start, rows.stop, step)]
+    return np.concatenate([_kernel_rows(kernel, X, part) @ V for part in parts])
 
 
 def _rows_together(X: Any, name: str = "X") -> Any:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pickle
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -15,11 +16,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
 from tests.conftest import as_numpy
+from tests.reference import series as reference
 from tests.reference.dot_product import dot_product_sketch, truncated_kernel, weight
 from tests.statistical import check_rms_scaling, check_unbiased, spread_rows
 
+from ntkit.features import taylor
 from ntkit.features.fourier import RandomFourierFeatures
-from ntkit.features.taylor import DotProductSketch
+from ntkit.features.maclaurin import MaclaurinFeatures
+from ntkit.features.taylor import DotProductSketch, tail_factors
 from ntkit.kernels import dot_product, exponential, gaussian, nngp, ntk
 
 KERNELS = ("gaussian", "exponential", "ntk", "nngp", (0.5, 0.0, 2.0, 1.0))
@@ -27,7 +31,13 @@ kernel = pytest.mark.parametrize("kernel", KERNELS, ids=str)
 normalize = pytest.mark.parametrize("normalize", [True, False])
 
 
-@parametrize_with_checks([DotProductSketch(n_components=16), DotProductSketch("ntk", 16, degree=8, normalize=False)])
+@parametrize_with_checks(
+    [
+        DotProductSketch(n_components=16),
+        DotProductSketch("ntk", 16, degree=8, normalize=False),
+        DotProductSketch("hidden_ntk", 16, sketch="power"),
+    ]
+)
 def test_scikit_learn_estimator_checks(estimator, check):
     check(estimator)
 
@@ -229,6 +239,317 @@ def test_what_fit_learns(rng):
     assert DotProductSketch("ntk", 8, degree=4).fit(X).lengthscale_ == 1.0
 
 
+# Functions of the cosine.
+
+COSINE_KERNELS = ("arc_cosine0", "arc_cosine1", "hidden_ntk")
+cosine_kernel = pytest.mark.parametrize("kernel", COSINE_KERNELS)
+
+
+def of_cosines(X: np.ndarray, kernel: str) -> np.ndarray:
+    """The closed form, row by row; 0 for zero rows."""
+    K = np.zeros((len(X), len(X)))
+    for i, x in enumerate(X):
+        for j, y in enumerate(X):
+            r, s = np.linalg.norm(x), np.linalg.norm(y)
+            if r > 0 and s > 0:
+                factor = 1.0 if kernel == "arc_cosine0" else r * s
+                K[i, j] = factor * reference.cosine_function(kernel, np.clip(x @ y / (r * s), -1, 1))
+    return K
+
+
+@pytest.mark.parametrize("features", [DotProductSketch, MaclaurinFeatures])
+@cosine_kernel
+def test_kernels_of_cosines_are_their_closed_forms(kernel, features, rng, to_library):
+    X = rng.standard_normal((7, 4))
+    X[3] = 0
+    X[5] = 2 * X[4]
+    X[6] = -X[4]
+    fitted = features(kernel, 8, degree=4).fit(X)
+    expected = of_cosines(X, kernel)
+    for rows in (X, sp.csr_array(X), to_library(X)):
+        np.testing.assert_allclose(as_numpy(fitted._kernel(rows)), expected, rtol=1e-12, atol=3e-8)
+    assert fitted._kernel(X.astype(np.float32)).dtype == np.float32
+
+
+@cosine_kernel
+def test_coefficients_of_cosines(kernel, rng):
+    """What fit learns does not depend on the norms: the coefficients over their sum, here up to degree 12."""
+    a = reference.cosine_coefficients(kernel, 12)
+    features = DotProductSketch(kernel, 64, degree=12).fit(rng.standard_normal((9, 3)) * 7.0)
+    np.testing.assert_allclose(features.weights_, a / a.sum(), atol=1e-13)
+    t = np.linspace(-0.6, 0.6, 7)
+    series = features._series
+    values = np.exp(series.log_coefficients(1000)) @ t ** np.arange(1001)[:, None]
+    np.testing.assert_allclose(values, reference.cosine_function(kernel, t), rtol=1e-12)
+    at_one = {"hidden_ntk": 0.5}.get(kernel, 1.0)
+    assert 0 < at_one - np.exp(series.log_coefficients(1024)).sum() < 0.03
+    np.testing.assert_allclose(
+        np.exp(series._log_trace(np.array([2.0, 3.0]))), at_one * (2 if kernel[-1] == "0" else 13)
+    )
+
+
+@cosine_kernel
+def test_features_of_cosines(kernel, rng, to_library):
+    """With all monomials the series itself, for all kinds of rows."""
+    X = rng.standard_normal((6, 2))
+    X[2] = 0
+    features = DotProductSketch(kernel, 1024, degree=10, random_state=0).fit(X)
+    assert not features.budget_.sketched
+    Z = features.transform(X)
+    norms = np.linalg.norm(X, axis=1)
+    units = X / np.where(norms > 0, norms, 1)[:, None]
+    scales = (norms > 0) * (1.0 if kernel == "arc_cosine0" else norms)
+    K = np.outer(scales, scales) * reference.series(units @ units.T, reference.cosine_coefficients(kernel, 10))
+    np.testing.assert_allclose(Z @ Z.T, K, atol=1e-12)
+    assert not Z[2].any()
+    for rows in (sp.csr_array(X), to_library(X)):
+        np.testing.assert_allclose(as_numpy(features.transform(rows)), Z, atol=1e-12)
+    np.testing.assert_allclose(features.transform(X.astype(np.float32)), Z, atol=1e-5)
+    whole = rng.integers(0, 5, (4, 2), dtype=np.uint8)
+    np.testing.assert_allclose(features.transform(whole), features.transform(whole.astype(float)), rtol=1e-12)
+
+
+@cosine_kernel
+def test_torch_differentiates_cosines(kernel, rng):
+    import torch
+
+    X = torch.from_numpy(rng.standard_normal((3, 3))).requires_grad_()
+    features = DotProductSketch(kernel, 16, degree=4, sketch="power", random_state=0).fit(X)
+    assert torch.autograd.gradcheck(features.transform, (X,))
+
+
+# How degrees are sketched.
+
+
+def power_features(features: DotProductSketch, x: np.ndarray) -> np.ndarray:
+    """Of one row of norm r, from the reference of the series; sketched for coefficients a_j: w_j(r) = √a_j r^j."""
+    r = np.linalg.norm(x)
+    parts = reference.series_sketch(features.sketch_, x / r)
+    kept = features.budget_.coefficients
+    roots = [np.sqrt(features.sampled_.get(j, 1.0) * features.kernel[j] / a) * r**j for j, a in kept.items()]
+    return np.concatenate([root * part for root, part in zip(roots, parts, strict=True)])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@normalize
+@pytest.mark.parametrize("n_sampled", [0, 2])
+def test_powers_are_those_of_the_law(n_sampled, normalize, sparse, rng, to_library):
+    X = rng.standard_normal((4, 80)) / 9
+    coefficients = (0.1, 0.5, 1.0, 0.3, 0.0, 0.6, 0.5, 0.4)
+    parameters = {"degree": 5 if n_sampled else 7, "n_sampled": n_sampled, "normalize": normalize, "random_state": 0}
+    features = DotProductSketch(coefficients, 60, sketch="power", **parameters).fit(sp.csr_array(X) if sparse else X)
+    assert features.sketch_.law.shared
+    assert features.sketch_.law.sparse == sparse
+    naive = np.array([power_features(features, x) for x in X])
+    for rows in (X, sp.csr_array(X), to_library(X)):
+        np.testing.assert_allclose(as_numpy(features.transform(rows)), naive, atol=1e-12)
+    np.testing.assert_allclose(features.transform(X.astype(np.float32)), naive, atol=1e-5)
+
+
+def is_power(d: int, m: int, degree: int, *, sparse: bool = False, sketch: str = "auto") -> bool:
+    X = np.eye(2, d)
+    features = DotProductSketch([0.0] * degree + [1.0], m, sketch=sketch, random_state=0)
+    return features.fit(sp.csr_array(X) if sparse else X).sketch_.law.shared
+
+
+def test_which_sketch_is_chosen():
+    """From degree 32 on, or from 8 on where T makes rows shorter: from 513 features on at m = 64, 2049 at m = 4096."""
+    assert [is_power(20, 64, p) for p in (2, 8, 31, 32, 100)] == [False, False, False, True, True]
+    assert [is_power(513, 64, p) for p in (2, 7, 8, 31)] == [False, False, True, True]
+    assert not is_power(512, 64, 31)
+    assert not is_power(2048, 4096, 31)
+    assert is_power(2049, 4096, 8)
+    assert is_power(100, 64, 8, sparse=True)
+    assert not is_power(100, 64, 7, sparse=True)
+    assert not is_power(20, 64, 100, sketch="tree")
+    assert is_power(20, 64, 2, sketch="power")
+    assert not is_power(1, 64, 100)  # nothing is sketched
+    assert is_power(20, 64, 1024)
+
+
+def test_trees_have_their_limit():
+    X = np.eye(3)
+    assert DotProductSketch([0.0] * 128 + [1.0], 8, sketch="tree").fit(X).degree_ == 128
+    for parameters in (
+        {"kernel": [0.0] * 129 + [1.0]},
+        {"kernel": "ntk", "degree": 130},
+        {"kernel": [1.0] * 200, "degree": 3, "n_sampled": 2},
+    ):
+        rule = (
+            r"'sketch' parameter of DotProductSketch must be 'power' or 'auto' for degrees above 128 \(here up to \d+\)"
+        )
+        with pytest.raises(ValueError, match=rule + r". Got 'tree' instead. Set sketch='power', or lower the degree."):
+            DotProductSketch(n_components=64, sketch="tree", **parameters).fit(X)
+
+
+@pytest.mark.parametrize("options", [{"sketch": "tree"}, {"normalize": False}])
+def test_tails_of_trees_end_at_their_limit(options):
+    features = DotProductSketch("ntk", 64, n_sampled=4, random_state=0, **options).fit(np.eye(3))
+    assert len(features.weights_) == 129
+    assert features.degree_ == 4
+
+
+def test_powers_of_high_degree_need_their_norms(rng):
+    """Without normalization ‖w_k‖² would vary by (1 + e)^(2^k)."""
+    X = rng.standard_normal((5, 30))
+    with pytest.raises(ValueError, match=r"'sketch' parameter .* with normalize=False.*Got 'power' instead"):
+        DotProductSketch("ntk", 1024, degree=40, sketch="power", normalize=False).fit(X)
+    Z = DotProductSketch("ntk", 1024, degree=40, normalize=False, random_state=0).fit_transform(X)
+    assert np.linalg.norm(Z @ Z.T - ntk(X, depth=1)) < 0.2 * np.linalg.norm(ntk(X, depth=1))
+
+
+def test_high_degrees(rng):
+    """1/(1 − t) up to degree 1024, t = 0.9: all but 0.9^1025 of the norm, which is exact."""
+    X = rng.standard_normal((5, 30))
+    X *= np.sqrt(0.9) / np.linalg.norm(X, axis=1, keepdims=True)
+    features = DotProductSketch([1.0] * 1025, 2048, degree=1024, n_sampled=1, random_state=0).fit(X)
+    assert features.degree_ == 1024
+    assert len(features.budget_.coefficients) == 1025
+    np.testing.assert_allclose((features.transform(X) ** 2).sum(axis=1), 10.0, rtol=1e-10)
+    single = features.transform(X.astype(np.float32))
+    np.testing.assert_allclose((single.astype(float) ** 2).sum(axis=1), 10.0, rtol=1e-4)
+    one = DotProductSketch([1.0] * 1025, 2048, degree=1024).fit_transform(X[:, :1])
+    np.testing.assert_allclose(one @ one.T, 1 / (1 - X[:, :1] * X[:, 0]), rtol=1e-12)
+
+
+# Degrees that are drawn.
+
+TAIL = (0.3, 0.5, 0.2, 0.3, 0.25, 0.0, 0.2, 0.15)
+
+
+@pytest.mark.parametrize("n_draws", [1, 2, 3])
+def test_factors_have_the_mean_1(n_draws):
+    """By enumeration of all sequences of draws."""
+    p = np.array([0.2, 0.5, 0.0, 0.3])
+    mean = np.zeros(4)
+    for drawn in product(np.flatnonzero(p), repeat=n_draws):
+        counts = np.bincount(drawn, minlength=4)
+        mean += np.prod(p[list(drawn)]) * tail_factors(counts, p)
+    np.testing.assert_allclose(mean, [1.0, 1.0, 0.0, 1.0], rtol=1e-12)
+
+
+def test_what_is_drawn(rng):
+    """Factors n_l/(N p_l), whole n_l that add up to N, p_l the weights of the tail."""
+    X = rng.standard_normal((40, 10))
+    features = DotProductSketch("arc_cosine0", 512, degree=5, n_sampled=20, random_state=0).fit(X)
+    a = np.exp(features._series.log_coefficients(1024))
+    np.testing.assert_allclose(features.weights_, a / a.sum(), atol=1e-15)
+    p = a[6:] / a[6:].sum()
+    counts = {j: factor * 20 * p[j - 6] for j, factor in features.sampled_.items()}
+    assert all(j > 5 and j % 2 == 1 for j in counts)
+    np.testing.assert_allclose(list(counts.values()), np.round(list(counts.values())), atol=1e-9)
+    assert round(sum(counts.values())) == 20
+    assert features.degree_ == 5
+    assert set(features.budget_.coefficients) == {0, 1, 3, 5, *features.sampled_}
+    other = clone(features).set_params(random_state=1).fit(X)
+    assert other.sampled_ != features.sampled_
+    assert clone(features).fit(X).sampled_ == features.sampled_
+
+
+def test_draws_have_their_law():
+    """Counts of three degrees over 1000 seeds; false alarms: 1e-6."""
+    X = np.eye(2)
+    kernel = (1.0, 0.0, 0.2, 0.5, 0.3)
+    counts = np.zeros(3)
+    for seed in range(1000):
+        drawn = DotProductSketch(kernel, 8, degree=1, n_sampled=1, random_state=seed).fit(X).sampled_
+        (degree,) = drawn
+        counts[degree - 2] += 1
+        assert drawn[degree] == pytest.approx(1 / kernel[degree])
+    assert stats.chisquare(counts, [200, 500, 300]).pvalue > 1e-6
+
+
+def test_norms_of_what_is_drawn(rng):
+    """‖Z(x)‖² = Σ factor w_j(‖x‖)² with `normalize`."""
+    X = rng.standard_normal((9, 20)) / 4
+    features = DotProductSketch(TAIL, 128, degree=2, n_sampled=3, random_state=0).fit(X)
+    squares = np.sum(X**2, axis=1)
+    expected = sum(features.sampled_.get(j, float(j <= 2)) * a * squares**j for j, a in enumerate(TAIL))
+    np.testing.assert_allclose((features.transform(X) ** 2).sum(axis=1), expected, rtol=1e-10)
+
+
+def test_sampled_degrees_are_unbiased():
+    """Of the whole series, by trees. False alarms: 1e-6."""
+    X = spread_rows(12) * 0.6
+    K = reference.series(X @ X.T, TAIL)
+    parameters = {"degree": 2, "n_sampled": 2, "normalize": False, "sketch": "tree"}
+    right = maps(TAIL, 128, **parameters)
+    assert DotProductSketch(TAIL, 128, **parameters).fit(X).budget_.sketched
+    check_unbiased(right, X, K, n_seeds=400)
+
+    def without_factors(seed):
+        def transform(X):
+            features = DotProductSketch(TAIL, 128, **parameters, random_state=seed).fit(X)
+            features.sampled_ = {}
+            return features.transform(X)
+
+        return transform
+
+    for fault in (without_factors, maps(TAIL, 128, **parameters | {"n_sampled": 0})):
+        with pytest.raises(AssertionError, match="means are off"):
+            check_unbiased(fault, X, K, n_seeds=200)
+
+
+def test_nothing_to_draw(rng):
+    X = rng.standard_normal((9, 5)) / 3
+    for parameters in ({"kernel": TAIL, "degree": 7}, {"kernel": TAIL, "n_sampled": 30}, {"kernel": (1.0, 1.0, 0.0)}):
+        features = DotProductSketch(n_components=300, **{"n_sampled": 2} | parameters).fit(X)
+        assert features.sampled_ == {}
+    assert DotProductSketch(TAIL, 64).fit(X).sampled_ == {}
+    only = DotProductSketch((0.0, 0.0, 0.0, 2.0), 64, n_sampled=1, random_state=0).fit(X)  # p = 1 has no coefficients
+    assert only.sampled_ == {3: 1.0}
+    np.testing.assert_allclose(only.transform(X) @ only.transform(X).T, 2 * (X @ X.T) ** 3, rtol=1e-9)
+
+
+def test_no_degree_is_left_out(rng):
+    """Degrees of tiny weight too, one component each; with fewer components than degrees the message counts them."""
+    X = rng.standard_normal((9, 50)) / 30
+    kernel = [1.0] * 20
+    assert len(DotProductSketch(kernel, 64, degree=12).fit(X).budget_.coefficients) < 13
+    for m in (64, 20):
+        features = DotProductSketch(kernel, m, degree=12, n_sampled=3, random_state=0).fit(X)
+        assert set(features.budget_.coefficients) == {*range(13), *features.sampled_}
+        assert features.transform(X).shape == (9, m)
+    rule = (
+        r"'n_components' parameter of DotProductSketch must be at least 1\d, the number of degrees kept and drawn with"
+    )
+    with pytest.raises(ValueError, match=rule + r" n_sampled=3. Got 10 instead. Raise it, or lower 'degree' or"):
+        DotProductSketch(kernel, 10, degree=12, n_sampled=3, random_state=0).fit(X)
+
+
+@pytest.mark.parametrize("kernel", ["ntk", "gaussian", "exponential", "arc_cosine0", "hidden_ntk"])
+def test_slow_decay(kernel, rng):
+    """Norms of the features miss less of the diagonal than those without the tail, on average over draws."""
+    X = rng.standard_normal((30, 20))
+    exact = np.diag(DotProductSketch(kernel, 8, degree=3).fit(X)._kernel(X))
+    kept, drawn = (
+        np.mean(
+            [
+                (DotProductSketch(kernel, 256, degree=6, random_state=seed, **p).fit_transform(X) ** 2).sum(axis=1)
+                for seed in range(5)
+            ],
+            axis=0,
+        )
+        for p in ({}, {"n_sampled": 6})
+    )
+    assert np.abs(drawn - exact).mean() <= np.abs(kept - exact).mean() + 1e-9 * exact.mean()
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_files_of_sampled_degrees(sparse, rng, tmp_path):
+    import ntkit
+
+    X = rng.standard_normal((6, 40))
+    parameters = {"n_sampled": 12, "random_state": 3}
+    features = DotProductSketch("hidden_ntk", 60, **parameters).fit(sp.csr_array(X) if sparse else X)
+    ntkit.save(features, tmp_path / "map")
+    again = ntkit.load(tmp_path / "map")
+    np.testing.assert_array_equal(again.transform(X), features.transform(X))
+    assert again.sampled_ == features.sampled_
+    copy = pickle.loads(pickle.dumps(features))
+    np.testing.assert_array_equal(copy.transform(X), features.transform(X))
+
+
 # Array libraries, types, batches.
 
 
@@ -291,14 +612,15 @@ def test_torch(rng):
     np.testing.assert_allclose(features.transform(whole), features.transform(whole.double()))
 
 
-def test_cuda(rng):
+@pytest.mark.parametrize("sketch", ["tree", "power"])
+def test_cuda(sketch, rng):
     import torch
 
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device")
     X = rng.standard_normal((1000, 30))
     X[3] = 0
-    features = DotProductSketch("gaussian", 200, random_state=0).fit(X)
+    features = DotProductSketch("gaussian", 200, sketch=sketch, random_state=0).fit(X)
     Z = features.transform(X)
     scale = np.abs(Z).max()
     for dtype, error in ((torch.float64, 1e-12), (torch.float32, 1e-5), (torch.bfloat16, 6e-2)):
@@ -340,6 +662,26 @@ def test_features_do_not_depend_on_batches(kind, rng):
         np.testing.assert_array_equal(features.set_params(batch_size=batch_size).transform(rows), Z)
     parts = [features.transform(part) for part in (rows[:1], rows[1:200], rows[200:])]
     np.testing.assert_allclose(np.vstack(parts), Z, rtol=1e-6 if kind == "float32" else 1e-13)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float32", "csr", "torch"])
+def test_factors_are_held_for_some_rows_at_a_time(kind, rng, monkeypatch):
+    import torch
+
+    X = rng.standard_normal((301, 30)).astype("float32" if kind == "float32" else "float64")
+    rows = sp.csr_array(X) if kind == "csr" else torch.from_numpy(X) if kind == "torch" else X
+    features = DotProductSketch(n_components=65, random_state=0).fit(X)
+    Z = features.transform(rows)
+    seen = []
+    factors = features._factors
+    monkeypatch.setattr(features, "_factors", lambda norms: seen.append(len(norms)) or factors(norms))
+    monkeypatch.setattr(taylor, "_ELEMENTS", 1000)
+    parts = features.transform(rows)
+    n_degrees = len(features.budget_.coefficients)
+    assert seen == [1000 // n_degrees] * (301 // (1000 // n_degrees)) + [301 % (1000 // n_degrees)]
+    assert type(parts) is type(Z)
+    assert parts.dtype == Z.dtype
+    np.testing.assert_allclose(as_numpy(parts), as_numpy(Z), rtol=1e-6 if kind == "float32" else 1e-13)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
@@ -482,14 +824,16 @@ COUNTS = [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("a", TypeError),
 BAD = {
     "kernel": [
         ("cubic", ValueError), (None, TypeError), (2.0, TypeError), ([], ValueError), ([0.0, 0.0], ValueError),
-        ([1.0, -1.0], ValueError), ([1.0, np.inf], ValueError), ([1.0, "a"], TypeError), ([1.0] * 130, ValueError),
+        ([1.0, -1.0], ValueError), ([1.0, np.inf], ValueError), ([1.0, "a"], TypeError), ([1.0] * 1026, ValueError),
     ],
     "n_components": [*COUNTS, (None, TypeError)],
     "lengthscale": [(0, ValueError), (np.nan, ValueError), ("auto", ValueError), (None, TypeError)],
     "depth": COUNTS,
-    "degree": [(0, ValueError), (129, ValueError), (1.5, TypeError), ("a", ValueError), (None, TypeError)],
+    "degree": [(0, ValueError), (1025, ValueError), (1.5, TypeError), ("a", ValueError), (None, TypeError)],
     "tolerance": [(-0.1, ValueError), (1.1, ValueError), ("a", TypeError), (None, TypeError)],
     "normalize": [(1, TypeError), ("a", TypeError), (None, TypeError)],
+    "sketch": [("Tree", ValueError), ("shared", ValueError), (True, TypeError), (None, TypeError)],
+    "n_sampled": [(-1, ValueError), (1025, ValueError), (1.5, TypeError), ("auto", TypeError), (None, TypeError)],
     "batch_size": COUNTS,
     "random_state": [(-1, ValueError), (0.5, TypeError)],
 }  # fmt: skip

@@ -8,6 +8,7 @@ from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
+from tests.reference.features import tensor_srht
 from tests.reference.sketches import first_matrix, hadamard_matrix, padded, poly_sketch, tensor_srht_matrix
 
 
@@ -111,6 +112,8 @@ def series_sketch(operator: Any, x: np.ndarray) -> list[np.ndarray]:
     """Features √a_j Z_j of a unit vector, one array for each degree of a SeriesSketch."""
     law, nodes = operator.law, dict(operator.nodes)
     normalized = unit if law.normalize else lambda v: v
+    if law.shared:
+        return shared_series_sketch(operator, x)
 
     def leaf(i: int) -> np.ndarray:
         return normalized(first_matrix(operator.leaves[i]) @ x) if operator.leaves else x
@@ -138,6 +141,59 @@ def series_sketch(operator: Any, x: np.ndarray) -> list[np.ndarray]:
         np.sqrt(a) * (monomials(x, j) if j in law.budget.exact else sketch(j))
         for j, a in law.budget.coefficients.items()
     ]
+
+
+def shared_series_sketch(operator: Any, x: np.ndarray) -> list[np.ndarray]:
+    """The same for shared draws: squares of T x first, then the digits of each degree from the lowest on."""
+    law, nodes = operator.law, dict(operator.nodes)
+    normalized = unit if law.normalize else lambda v: v
+
+    def join(node: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return normalized(tensor_srht(nodes[node], a, b))
+
+    def sketch(degree: int) -> np.ndarray:
+        if degree == 0:
+            m = law.budget.sketched[0]
+            return np.full(m, m**-0.5)
+        if degree == 1:
+            return normalized(first_matrix(operator.linear) @ x)
+        own = (degree, law.budget.sketched[degree])
+        w = {1: normalized(first_matrix(operator.leaves[0]) @ x) if operator.leaves else x}
+        while 4 * max(w) <= degree:
+            w[2 * max(w)] = join((2 * max(w),), w[max(w)], w[max(w)])
+        if max(w) * 2 == degree:
+            return join(own, w[max(w)], w[max(w)])
+        if max(w) * 2 < degree:
+            w[2 * max(w)] = join((2 * max(w),), w[max(w)], w[max(w)])
+        digits = [2**k for k in range(degree.bit_length()) if degree // 2**k % 2 == 1]
+        z, done = w[digits[0]], digits[0]
+        for digit in digits[1:]:
+            done += digit
+            z = join(own if done == degree else (done,), z, w[digit])
+        return z
+
+    return [
+        np.sqrt(a) * (monomials(x, j) if j in law.budget.exact else sketch(j))
+        for j, a in law.budget.coefficients.items()
+    ]
+
+
+def cosine_function(kernel: str, t: Any) -> Any:
+    """κ of ‖x‖^p ‖y‖^p κ(cos), of real or complex numbers."""
+    kappa0 = (np.pi - np.arccos(t)) / np.pi
+    if kernel == "arc_cosine0":
+        return kappa0
+    if kernel == "arc_cosine1":
+        return (np.sqrt(1 - t) * np.sqrt(1 + t) + t * (np.pi - np.arccos(t))) / np.pi
+    assert kernel == "hidden_ntk"
+    return t * (0.5 - np.arccos(t) / (2 * np.pi))
+
+
+def cosine_coefficients(kernel: str, degree: int, n_points: int = 256) -> np.ndarray:
+    """Taylor coefficients of :func:`cosine_function` by Cauchy's integral over |t| = 0.7."""
+    t = 0.7 * np.exp(2j * np.pi * np.arange(n_points) / n_points)
+    values = cosine_function(kernel, t)
+    return np.array([float(np.mean(values * t ** (-j)).real) for j in range(degree + 1)])
 
 
 def padded_series(operator: Any, x: np.ndarray) -> np.ndarray:

@@ -12,6 +12,7 @@ from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, La
 from ntkit.networks._layers import flatten
 
 _DEEPEST = 10**4
+_HIGHEST = 1024  # degree of a power
 _HELD = 32  # a number that is held for a row counts as so many draws: there is more time than memory
 
 
@@ -39,6 +40,11 @@ def count_draws(model: Any, shape: tuple[int, ...]) -> int:
         return _count_weights(model, shape if len(shape) > 1 else d, depth)
     if name in _OF_COLUMNS:
         return _OF_COLUMNS[name](d, sizes["n_components"], sizes.get("degree", 128))
+    if name == "DotProductSketch":
+        width = max(512, sizes["n_components"])
+        powers = 4 * _HIGHEST * width + 16 * d  # two rows and two signs for each component of a node of each degree
+        trees = _of_trees(min(sizes.get("degree", 128), 128), d, width)
+        return powers if model.sketch == "power" else max(powers, trees)
     if name == "NTKRandomFeatures":
         half = sizes["n_components"] // 2 + 1
         hidden, steps = sizes.get("hidden_components", half), sizes.get("step_components", half)

@@ -57,6 +57,8 @@ CLASSES = {
     "GramRidge": Saved("ntkit.models.gram", "grams"),
     "GramRidgeClassifier": Saved("ntkit.models.gram", "grams"),
     "ImageStandardizer": Saved("ntkit.features.preprocessing", "images", arrays=("mean_", "scale_")),
+    "KernelRidge": Saved("ntkit.models.kernel_ridge", "duals"),
+    "KernelRidgeClassifier": Saved("ntkit.models.kernel_ridge", "duals"),
     "MaclaurinFeatures": Saved("ntkit.features.maclaurin", "maps"),
     "NTKFeatures": Saved("ntkit.features.front", "maps"),
     "NTKPolynomialSketch": Saved("ntkit.features.ntk", "maps"),

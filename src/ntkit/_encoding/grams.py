@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from ntkit._encoding.estimators import Reader, Writer, as_seed, column_names, read_columns, read_seed, sizes
-from ntkit._encoding.models import _read_labels, _write_labels
+from ntkit._encoding.models import read_labels, write_labels
 from ntkit._encoding.values import real_array, require
 from ntkit._validation import check_bool, check_choice, check_int, check_real, describe
 
@@ -75,7 +74,7 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
     seed = read_seed(reader, state["seed"], where)
     model._seed = seed.entropy, seed.spawn_key, seed.pool_size
     if hasattr(model, "predict_proba"):
-        labels, dtype = _read_labels(state["labels"], n_targets, where)
+        labels, dtype = read_labels(state["labels"], n_targets, where)
         model.classes_ = np.sort(np.array(labels, dtype=dtype))
         given = state["temperature"]
         model.temperature_ = None if given is None else check_real(given, "temperature", where, minimum=0, strict=True)
@@ -97,7 +96,7 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
 
 def _labels(model: Any, where: str) -> dict[str, Any]:
     classes = model.classes_
-    return _write_labels(SimpleNamespace(_labels=classes.tolist(), _label_dtype=classes.dtype), where)
+    return write_labels(classes.tolist(), classes.dtype, where)
 
 
 def _read_solution(reader: Reader, model: Any, state: dict[str, Any], where: str) -> np.ndarray:

@@ -17,8 +17,8 @@ from ntkit._encoding.values import real_array, require
 from ntkit._validation import check_bool, check_int, check_real
 from ntkit.features._images import check_image_shape
 from ntkit.features._lengthscale import check_lengthscale
+from ntkit.features._series import HIGHEST_DEGREE
 from ntkit.features.gegenbauer import RADII
-from ntkit.kernels.fit import LARGEST_DEGREE
 
 MARK = "_n_features_out"
 MOST_DRAWS = 2**34
@@ -110,7 +110,7 @@ def _read_learned(reader: Reader, model: Any, data: Any, shape: tuple[int, ...],
                 raise ValueError(f"{place} has {len(value)} landmarks, more than {min(most, _MOST_LANDMARKS)}")
         else:
             real_array(value, place, (None, RADII) if key == "radii_" else (None,), positive=True)
-            if value.size > (_MOST_RADII if key == "radii_" else LARGEST_DEGREE + 1):
+            if value.size > (_MOST_RADII if key == "radii_" else HIGHEST_DEGREE + 1):
                 raise ValueError(f"{place} has too many numbers, {value.size}")
         learned[key] = value
     return learned

@@ -39,7 +39,7 @@ def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[
         "single": bool(model._single),
         "itemsize": int(model._itemsize),
         "seed": writer.value(as_seed(model._seed), where),
-        "labels": _write_labels(model, where) if classifier else None,
+        "labels": write_labels(model._labels, model._label_dtype, where) if classifier else None,
         "temperature": float(model._temperature) if classifier else None,
         "n_samples": int(model.n_samples_seen_),
         "n_features_in_": int(model.n_features_in_),
@@ -62,7 +62,7 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
     model._n_samples = check_int(state["n_samples"], "n_samples", where, minimum=1, maximum=_MANY)
     model._labels = []
     if hasattr(model, "predict_proba"):
-        model._labels, model._label_dtype = _read_labels(state["labels"], n_targets, where)
+        model._labels, model._label_dtype = read_labels(state["labels"], n_targets, where)
         model._temperature = check_real(state["temperature"], "temperature", where, minimum=0, strict=True)
     elif state["labels"] is not None or state["temperature"] is not None or (model._single and n_targets != 1):
         raise ValueError(f"{where} has classes, or {n_targets} targets in place of one")
@@ -99,23 +99,24 @@ def _read_solution(reader: Reader, data: Any, where: str) -> Any:
     return Solution(**values, left_out=None)
 
 
-def _write_labels(model: Any, where: str) -> dict[str, Any]:
-    labels = [label.item() if isinstance(label, np.generic) else label for label in model._labels]
+def write_labels(given: list[Any], dtype: Any, where: str) -> dict[str, Any]:
+    """Data of class labels."""
+    labels = [label.item() if isinstance(label, np.generic) else label for label in given]
     for label in labels:
         if not isinstance(label, bool | int | float | str):
             raise TypeError(
                 f"{where} has {describe(label)}, a {type(label).__name__}, as a class. Only ints, floats, bools and "
                 "text can be saved."
             )
-    data = {"values": labels, "dtype": np.dtype(model._label_dtype).str}
+    data = {"values": labels, "dtype": np.dtype(dtype).str}
     try:
-        _read_labels(data, len(labels), where)
+        read_labels(data, len(labels), where)
     except (TypeError, ValueError) as error:
         raise TypeError(f"The classes of {where} cannot be saved: {error}.") from error
     return data
 
 
-def _read_labels(data: Any, n_classes: int, where: str) -> tuple[list[Any], np.dtype]:
+def read_labels(data: Any, n_classes: int, where: str) -> tuple[list[Any], np.dtype]:
     """Class labels in the order in which they were met, and the dtype of their array."""
     require(data, f"the classes of {where}", "values", "dtype")
     labels, text = data["values"], data["dtype"]

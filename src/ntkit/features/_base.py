@@ -7,18 +7,18 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._estimator import AllOrNothing
+from ntkit._estimator import AllOrNothing, OfRows
 from ntkit._random import RandomState, seed_sequence
-from ntkit._validation import check_data, check_int
+from ntkit._validation import check_int
 from ntkit.sketches._base import execute
 from ntkit.sketches._program import Program
 
 
-class FeatureMap(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FeatureMap(AllOrNothing, OfRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Base class: rows in (NumPy, pandas, SciPy sparse, torch), features of the same library out."""
 
     n_components: int | None
@@ -138,27 +138,6 @@ class FeatureMap(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin
         seed = seed_sequence(self.random_state, owner=type(self).__name__)
         self._seed = seed.entropy, seed.spawn_key, seed.pool_size
         return seed
-
-    def _check_rows(self, X: Any, *, reset: bool) -> Array:
-        """Validate the rows of `fit` (`reset`; some of the rows of a Dask collection) or `transform`."""
-        if not reset:
-            check_is_fitted(self)
-        elif _array.is_dask(X):
-            from ntkit.distributed import first_rows
-
-            X = first_rows(X)
-        if not _array.is_torch(X):
-            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
-        X = check_data(X, "X", type(self).__name__)
-        if reset:
-            self.n_features_in_ = int(X.shape[1])
-            self.__dict__.pop("feature_names_in_", None)
-        elif X.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
-                "as input."
-            )
-        return X
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -174,7 +174,8 @@ def centres(X: Array, size: int, seed: np.random.SeedSequence) -> Array:
 def check_finite(K: Array) -> None:
     """Raise unless all kernel values are finite."""
     xp: Any = _array.namespace(K)
-    if not bool(xp.all(xp.isfinite(K))):
+    parts = row_batches(int(K.shape[0]), 32 * int(K.shape[1]), like=K)
+    if not all(bool(xp.all(xp.isfinite(K[rows, :]))) for rows in parts):
         raise ValueError(
             "The kernel of the rows of X must be finite. Got values that overflow: scale the rows, for example by "
             "sklearn.preprocessing.StandardScaler."

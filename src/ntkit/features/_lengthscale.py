@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ntkit import _array
 from ntkit._batching import row_batches
 from ntkit._validation import check_real, message
@@ -22,19 +24,20 @@ def check_lengthscale(lengthscale: Any, owner: str) -> float | None:
         raise type(error)(message(owner, "lengthscale", rule, lengthscale)) from None
 
 
-def default_lengthscale(X: Any) -> float:
-    """√(d·Var(X)/2), or √½ if all entries are equal up to rounding."""
-    deviation = _deviation(X)
+def default_lengthscale(X: Any, weight: np.ndarray | None = None) -> float:
+    """√(d·Var(X)/2), or √½ if all entries are equal up to rounding; rows count as often as `weight` says."""
+    deviation = _deviation(X, np.ones(X.shape[0]) if weight is None else weight)
     return deviation * (X.shape[1] / 2) ** 0.5 or 0.5**0.5
 
 
-def _deviation(X: Any) -> float:
+def _deviation(X: Any, weight: np.ndarray) -> float:
     """Standard deviation of all entries in float64, over their largest so that squares cannot overflow."""
-    size = X.shape[0] * X.shape[1]
+    size = float(weight.sum()) * X.shape[1]
     if _array.is_sparse(X):
         if not X.has_canonical_format:
             X = X.copy()
             X.sum_duplicates()
+        weight = np.repeat(weight, np.diff(X.indptr))
         X = X.data[:, None]
         if not X.size:
             return 0.0
@@ -45,8 +48,14 @@ def _deviation(X: Any) -> float:
     if top == 0:
         return 0.0
     batches = list(row_batches(X.shape[0], 32 * X.shape[1], like=X))
-    mean = sum(float(xp.sum(_array.widen(X[rows]) / top)) for rows in batches) / size
-    squares = sum(float(xp.sum((_array.widen(X[rows]) / top - mean) ** 2)) for rows in batches)
-    squares += (size - X.shape[0] * X.shape[1]) * mean**2  # entries that are not stored
+    mean = sum(_total(_array.widen(X[rows]) / top, weight[rows]) for rows in batches) / size
+    squares = sum(_total((_array.widen(X[rows]) / top - mean) ** 2, weight[rows]) for rows in batches)
+    squares += (size - float(weight.sum()) * X.shape[1]) * mean**2  # entries that are not stored
     deviation = (squares / size) ** 0.5
     return top * deviation if deviation > 1e-15 else 0.0
+
+
+def _total(X: Any, weight: np.ndarray) -> float:
+    """Sum of all entries, rows times their weights."""
+    sums = _array.namespace(X).sum(X, axis=1)
+    return float(weight @ (sums.cpu().numpy() if _array.is_torch(sums) else sums))

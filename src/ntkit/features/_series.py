@@ -5,17 +5,20 @@ All are Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j with weights w_j(r) ≥ 0 of 
     "gaussian"       exp(−‖x − y‖²/(2ℓ²))     w_j(r) = (r/ℓ)^j e^{−r²/(2ℓ²)} / √(j!)
     "exponential"    exp(⟨x, y⟩/ℓ²)           w_j(r) = (r/ℓ)^j / √(j!)
     "ntk", "nngp"    ‖x‖‖y‖ Σ_j a_j cos^j     w_j(r) = √a_j r
+    "hidden_ntk"     ‖x‖‖y‖ cos κ₀(cos)/2     w_j(r) = √a_j r
+    "arc_cosine0"    κ₀(cos)                  w_j(r) = √a_j
+    "arc_cosine1"    ‖x‖‖y‖ κ₁(cos)           w_j(r) = √a_j r
     coefficients     Σ_j a_j ⟨x, y⟩^j         w_j(r) = √a_j r^j
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import log
-from typing import Any, Self, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 
@@ -24,16 +27,19 @@ from ntkit._array import Array
 from ntkit._validation import check_int, check_real, message
 from ntkit.features._base import FeatureMap
 from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
+from ntkit.kernels.arccos import SAME, arc_cosine, arc_cosine_taylor, relu_ntk_taylor
+from ntkit.kernels.dot_product import divide_rows, inner_products
 from ntkit.kernels.dot_product import row_norms as exact_norms
 from ntkit.kernels.fit import LARGEST_DEGREE
 from ntkit.sketches._agnostic import constant, norm
 from ntkit.sketches._base import _without_duplicates
 
 KernelLike: TypeAlias = str | Sequence[float] | np.ndarray
-_NAMES = ("gaussian", "exponential", "ntk", "nngp")
 _SCALED = ("gaussian", "exponential")
-_HOMOGENEOUS = ("ntk", "nngp")
+_POWERS = {"ntk": 1, "nngp": 1, "arc_cosine0": 0, "arc_cosine1": 1, "hidden_ntk": 1}  # p of ‖x‖^p ‖y‖^p κ(cos)
+HIGHEST_DEGREE = 1024  # of which coefficients are known
 _LARGEST_AUTO = 64
+_ELEMENTS = 2**20  # weights that are held at a time
 _LARGEST_LOG = 345.0  # e^345 squared is still a float64
 
 
@@ -51,14 +57,15 @@ class Series:
 
         if self.kernel in _SCALED:
             return -gammaln(np.arange(degree + 1) + 1.0)
-        known = _taylor(self.depth, self.kernel) if isinstance(self.kernel, str) else self.kernel
+        size = LARGEST_DEGREE if degree <= LARGEST_DEGREE else HIGHEST_DEGREE
+        known = _taylor(self.kernel, self.depth, size) if isinstance(self.kernel, str) else self.kernel
         with np.errstate(divide="ignore"):
             return np.log(np.array(known[: degree + 1]))
 
     @property
-    def largest_degree(self) -> int:
-        """The largest degree that may be asked for."""
-        return LARGEST_DEGREE if isinstance(self.kernel, str) else len(self.kernel) - 1
+    def last_degree(self) -> int:
+        """The last degree of which a coefficient is known."""
+        return HIGHEST_DEGREE if isinstance(self.kernel, str) else len(self.kernel) - 1
 
     def degrees(self, degree: int) -> np.ndarray:
         """The j ≤ `degree` with a_j > 0."""
@@ -70,8 +77,8 @@ class Series:
         a = self.log_coefficients(int(degrees.max()))[degrees]
         halves, powers = (constant(v, norms) for v in (0.5 * a, degrees))
         logs = xp.log(norms)[:, None]
-        if self.kernel in _HOMOGENEOUS:
-            return halves + logs
+        if self.kernel in _POWERS:
+            return halves + _POWERS[self.kernel] * logs
         logs = logs - log(self.lengthscale)
         if self.kernel != "gaussian":
             return halves + powers * logs
@@ -85,21 +92,25 @@ class Series:
         with np.errstate(over="ignore"):  # of kernels that overflow themselves
             values = xp.exp(self.log_weights(safe, degrees))
         at_zero = np.exp(0.5 * self.log_coefficients(0)[0]) * (degrees == 0)
-        if self.kernel in _HOMOGENEOUS:
+        if self.kernel in _POWERS:
             at_zero = np.zeros(len(degrees))
         return xp.where(positive[:, None], values, constant(at_zero, norms))
 
     def log_masses(self, norms: np.ndarray, degree: int) -> np.ndarray:
         """Logarithm of Σ w_j(r)² over norms r > 0, for every j ≤ `degree`."""
-        each = (2 * self.log_weights(norms, np.array([j]))[:, 0] for j in range(degree + 1))
-        return np.array([np.logaddexp.reduce(logs) for logs in each])
+        if self.kernel in _POWERS:  # the norms are a factor of all
+            return self.log_coefficients(degree) + _log_sums(2 * _POWERS[self.kernel] * np.log(norms)[:, None])
+        step = max(1, _ELEMENTS // (degree + 1))
+        degrees = np.arange(degree + 1)
+        parts = (norms[start : start + step] for start in range(0, len(norms), step))
+        return np.logaddexp.reduce([_log_sums(2 * self.log_weights(part, degrees)) for part in parts])
 
     def find_degree(self, norms: np.ndarray, tolerance: float) -> int:
         """Smallest degree that leaves out at most a share `tolerance` of Σ k(x, x) over norms r > 0.
 
         No more than 64 for kernels with a name, whose series are infinite.
         """
-        logs = self.log_masses(norms, _LARGEST_AUTO if isinstance(self.kernel, str) else self.largest_degree)
+        logs = self.log_masses(norms, _LARGEST_AUTO if isinstance(self.kernel, str) else self.last_degree)
         reached = np.logaddexp.accumulate(logs)
         total = self._log_trace(norms) if isinstance(self.kernel, str) else reached[-1]
         enough = np.flatnonzero((-np.expm1(reached - total) <= tolerance) & np.isfinite(reached))
@@ -112,7 +123,9 @@ class Series:
         logs = np.log(norms) - log(self.lengthscale)
         if self.kernel == "exponential":
             return float(np.logaddexp.reduce(np.exp(2 * np.minimum(logs, _LARGEST_LOG))))
-        return float(np.logaddexp.reduce(2 * logs)) + (log(self.depth + 1) if self.kernel == "ntk" else 0.0)
+        name = str(self.kernel)
+        at_one = {"ntk": self.depth + 1.0, "hidden_ntk": 0.5}.get(name, 1.0)
+        return float(np.logaddexp.reduce(2 * _POWERS[name] * logs)) + log(at_one)
 
     def matrix(self, X: Array) -> Array:
         """The exact kernel matrix of some rows."""
@@ -122,7 +135,9 @@ class Series:
             return kernels.dot_product(X, function=self.kernel)
         if self.kernel in _SCALED:
             return getattr(kernels, self.kernel)(X, lengthscale=self.lengthscale)
-        return getattr(kernels, self.kernel)(X, depth=self.depth)
+        if self.kernel in ("ntk", "nngp"):
+            return getattr(kernels, self.kernel)(X, depth=self.depth)
+        return _of_cosines(X, _FUNCTIONS[self.kernel], _POWERS[self.kernel])
 
 
 class SeriesMap(FeatureMap):
@@ -136,6 +151,8 @@ class SeriesMap(FeatureMap):
     batch_size: int | None
     lengthscale_: float
     _series: Series
+    _highest: ClassVar[int] = LARGEST_DEGREE
+    """Highest degree that may be asked for."""
 
     @abstractmethod
     def _learn(self, series: Series, norms: np.ndarray) -> None:
@@ -163,7 +180,8 @@ class SeriesMap(FeatureMap):
         with self._all_or_nothing():
             if self.batch_size is not None:
                 check_int(self.batch_size, "batch_size", name, minimum=1)
-            kernel, lengthscale = _check_kernel(self.kernel, name), check_lengthscale(self.lengthscale, name)
+            kernel = _check_kernel(self.kernel, name, self._highest)
+            lengthscale = check_lengthscale(self.lengthscale, name)
             seed = self._new_seed()
             X = self._check_rows(X, reset=True)
             if kernel not in _SCALED:
@@ -181,23 +199,28 @@ class SeriesMap(FeatureMap):
         """The kernel that the parameters and ``lengthscale_`` describe."""
         name = type(self).__name__
         depth = check_int(self.depth, "depth", name, minimum=1)
-        return Series(_check_kernel(self.kernel, name), self.lengthscale_, depth)
+        return Series(_check_kernel(self.kernel, name, self._highest), self.lengthscale_, depth)
 
     def _check_degree(self, series: Series, norms: np.ndarray) -> int:
         """The highest degree: as given, or the one that reaches the tolerance."""
+        tolerance = check_real(self.tolerance, "tolerance", type(self).__name__, minimum=0, maximum=1)
+        given = self._given_degree(series)
+        return series.find_degree(norms, tolerance) if given is None else given
+
+    def _given_degree(self, series: Series) -> int | None:
+        """The degree asked for, that of the last coefficient at most; None for "auto"."""
         name = type(self).__name__
-        tolerance = check_real(self.tolerance, "tolerance", name, minimum=0, maximum=1)
         if isinstance(self.degree, str) and self.degree == "auto":
-            return series.find_degree(norms, tolerance)
-        lowest = max(1, int(series.degrees(LARGEST_DEGREE)[0]))
-        rule = f"an int from {lowest} to {LARGEST_DEGREE} or 'auto'"
+            return None
+        lowest = max(1, int(series.degrees(self._highest)[0]))
+        rule = f"an int from {lowest} to {self._highest} or 'auto'"
         if isinstance(self.degree, str):
             raise ValueError(message(name, "degree", rule, self.degree))
         try:
-            degree = check_int(self.degree, "degree", name, minimum=lowest, maximum=LARGEST_DEGREE)
+            degree = check_int(self.degree, "degree", name, minimum=lowest, maximum=self._highest)
         except (TypeError, ValueError) as error:
             raise type(error)(message(name, "degree", rule, self.degree)) from None
-        return min(degree, series.largest_degree)
+        return min(degree, series.last_degree)
 
     def _kernel(self, X: Array) -> Array:
         return self._series.matrix(X)
@@ -214,18 +237,49 @@ def _on_host(norms: Array) -> np.ndarray:
     return norms.cpu().double().numpy() if _array.is_torch(norms) else norms
 
 
+def _log_sums(logs: np.ndarray) -> np.ndarray:
+    """Logarithms of the sums of e^{logs} over the rows."""
+    top = logs.max(axis=0)
+    top = np.where(np.isfinite(top), top, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.log(np.exp(logs - top).sum(axis=0)) + top
+
+
+def _of_cosines(X: Array, function: Callable[[Array], Array], power: int) -> Array:
+    """‖x‖^p ‖y‖^p κ(cos(x, y)) of all pairs of rows; 0 for a zero row, also for p = 0."""
+    norms = row_norms(X)
+    xp: Any = _array.namespace(norms)
+    units = divide_rows(X.astype(np.float64) if _array.is_sparse(X) else _array.widen(X), norms)
+    t = xp.clip(inner_products(units, units), -1, 1)
+    t = xp.where(1 - xp.abs(t) < SAME, xp.sign(t), t)
+    scales = xp.where(norms > 0, norms**power, xp.zeros_like(norms))
+    return xp.astype(scales[:, None] * function(t) * scales[None, :], _array.result_dtype(X))
+
+
+_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
+    "arc_cosine0": lambda t: arc_cosine(t, 0),
+    "arc_cosine1": lambda t: arc_cosine(t, 1),
+    "hidden_ntk": lambda t: 0.5 * t * arc_cosine(t, 0),
+}
+_NAMES = (*_SCALED, "ntk", "nngp", *_FUNCTIONS)
+
+
 @lru_cache(maxsize=64)
-def _taylor(depth: int, kind: str) -> tuple[float, ...]:
-    """Taylor coefficients of K_relu^(L) or Σ_relu^(L)."""
-    from ntkit.kernels import relu_ntk_taylor
+def _taylor(kernel: str, depth: int, degree: int) -> tuple[float, ...]:
+    """Taylor coefficients of κ in ‖x‖^p ‖y‖^p κ(cos)."""
+    if kernel in ("ntk", "nngp"):
+        a = relu_ntk_taylor(depth, degree, kind=kernel)
+    elif kernel == "hidden_ntk":
+        a = 0.5 * np.concatenate([[0.0], arc_cosine_taylor(0, degree - 1)])
+    else:
+        a = arc_cosine_taylor(int(kernel[-1]), degree)
+    return tuple(a.tolist())
 
-    return tuple(relu_ntk_taylor(depth, LARGEST_DEGREE, kind=kind).tolist())
 
-
-def _check_kernel(kernel: Any, owner: str) -> str | tuple[float, ...]:
-    """A name, or coefficients as floats."""
+def _check_kernel(kernel: Any, owner: str, highest: int) -> str | tuple[float, ...]:
+    """A name, or coefficients up to the highest degree as floats."""
     names = ", ".join(map(repr, _NAMES))
-    rule = f"one of {names}, or a sequence of up to {LARGEST_DEGREE + 1} finite numbers ≥ 0, not all 0"
+    rule = f"one of {names}, or a sequence of up to {highest + 1} finite numbers ≥ 0, not all 0"
     if isinstance(kernel, str):
         if kernel not in _NAMES:
             raise ValueError(message(owner, "kernel", rule, kernel))
@@ -236,6 +290,6 @@ def _check_kernel(kernel: Any, owner: str) -> str | tuple[float, ...]:
         coefficients = tuple(check_real(a, "kernel", owner, minimum=0) for a in kernel)
     except (TypeError, ValueError) as error:
         raise type(error)(message(owner, "kernel", rule, kernel)) from None
-    if not any(coefficients) or len(coefficients) > LARGEST_DEGREE + 1:
+    if not any(coefficients) or len(coefficients) > highest + 1:
         raise ValueError(message(owner, "kernel", rule, kernel))
     return coefficients

@@ -32,9 +32,13 @@ class MaclaurinFeatures(SeriesMap):
         "gaussian"       exp(−‖x − y‖²/(2ℓ²))              w_j(r) = (r/ℓ)^j e^{−r²/(2ℓ²)} / √(j!)
         "exponential"    exp(⟨x, y⟩/ℓ²)                    w_j(r) = (r/ℓ)^j / √(j!)
         "ntk", "nngp"    ‖x‖‖y‖ Σ_j a_j cos(x, y)^j        w_j(r) = √a_j r
+        "hidden_ntk"     ‖x‖‖y‖ cos(x, y) κ₀(cos(x, y))/2  w_j(r) = √a_j r
+        "arc_cosine0"    κ₀(cos(x, y))                     w_j(r) = √a_j
+        "arc_cosine1"    ‖x‖‖y‖ κ₁(cos(x, y))              w_j(r) = √a_j r
         [a_0, a_1, …]    Σ_j a_j ⟨x, y⟩^j                  w_j(r) = √a_j r^j
 
-    with the Taylor coefficients a_j of K_relu^(L) or Σ_relu^(L) for "ntk" and "nngp". A feature of degree j, one of m_j
+    with the Taylor coefficients a_j of K_relu^(L) or Σ_relu^(L) for "ntk" and "nngp", of κ_p and of t κ₀(t)/2 for the
+    next three, see :class:`DotProductSketch`. A feature of degree j, one of m_j
     with the same degree, is
 
         z(x) = m_j^{-1/2} w_j(‖x‖) ∏_{k≤j} ⟨ω_k, x/‖x‖⟩,   ω_k ∈ {±1}^d uniform and independent,
@@ -48,7 +52,7 @@ class MaclaurinFeatures(SeriesMap):
 
     Parameters
     ----------
-    kernel : {"gaussian", "exponential", "ntk", "nngp"} or sequence of float
+    kernel : {"gaussian", "exponential", "ntk", "nngp", "hidden_ntk", "arc_cosine0", "arc_cosine1"} or sequence of float
         The kernel, or its Taylor coefficients a_j ≥ 0.
     n_components : int
         Number m of features. (Fewer come out if the series has no degrees but 0 and 1 and these fit: the map is then
@@ -100,7 +104,7 @@ class MaclaurinFeatures(SeriesMap):
 
     Weights of the Gaussian kernel vanish for rows with ‖x‖²/ℓ² well above the degree: centre the columns first, which
     does not change this kernel. Features overflow where k(x, x) does. A zero row has features of degree 0 only (none
-    for "ntk" and "nngp").
+    for functions of the cosine).
 
     References
     ----------

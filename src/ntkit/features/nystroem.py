@@ -12,17 +12,15 @@ from ntkit._random import RandomState
 from ntkit._validation import check_choice, check_data, check_int, check_real, message
 from ntkit.features import _landmarks
 from ntkit.features._base import FeatureMap
-from ntkit.features._images import as_floats, check_images
+from ntkit.features._kernel import SCALED, OfKernel
 from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
-from ntkit.kernels._base import Kernel, evaluate, evaluate_blocks
-from ntkit.kernels._named import KernelLike, resolve
+from ntkit.kernels._base import evaluate, evaluate_blocks
+from ntkit.kernels._named import KernelLike
 
 _LANDMARKS = ("leverage", "uniform", "kmeans")
-_SCALED = ("gaussian", "exponential")
-_DEEP = ("ntk", "nngp", "cntk")
 
 
-class NystroemFeatures(FeatureMap):
+class NystroemFeatures(OfKernel, FeatureMap):
     """Nyström features of any kernel: Z(x)·Z(y) = K(x, L) K(L, L)⁺ K(L, y) with m landmarks L, [1]_, [2]_.
 
         Z(x) = K(x, L) D^{-1/2} (D^{-1/2} K(L, L) D^{-1/2})^{-1/2},    D the diagonal of K(L, L),
@@ -105,7 +103,6 @@ class NystroemFeatures(FeatureMap):
     """
 
     _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "landmarks_", "landmark_indices_")
-    _resolved: Kernel | None
 
     def __init__(
         self,
@@ -151,7 +148,7 @@ class NystroemFeatures(FeatureMap):
             self._sparse = _array.is_sparse(X)
             for name in ("lengthscale_", "landmark_indices_"):
                 self.__dict__.pop(name, None)
-            if self._has_name(*_SCALED):
+            if self._has_name(*SCALED):
                 self.lengthscale_ = default_lengthscale(X) if lengthscale is None else lengthscale
             self._resolve()
             chosen = self._choose(X, seed)
@@ -260,30 +257,6 @@ class NystroemFeatures(FeatureMap):
             )
         return evaluate(self._resolved, X)[0]
 
-    def _check_rows(self, X: Any, *, reset: bool) -> Array:
-        """Validate rows, or images if X has these in `fit`."""
-        if reset and _array.is_dask(X):
-            from ntkit.distributed import first_rows
-
-            X = first_rows(X)
-        images = getattr(X, "ndim", 2) == 4 if reset else hasattr(self, "image_shape_")
-        if images:
-            return as_floats(check_images(self, X, None, reset=reset))
-        if reset:
-            self.__dict__.pop("image_shape_", None)
-        X = super()._check_rows(X, reset=reset)
-        if self._has_name("precomputed") if reset else self._resolved is None:
-            self._check_matrix(X, square=reset)
-        return X if not _array.is_torch(X) or X.dtype.is_floating_point else _array.widen(X)
-
-    def _check_matrix(self, K: Any, *, square: bool) -> None:
-        name = type(self).__name__
-        if _array.is_sparse(K):
-            rule = "dense for kernel='precomputed', which takes no sparse kernel values"
-            raise TypeError(message(name, "X", rule, K, "Call .toarray() on it."))
-        if square and K.shape[0] != K.shape[1]:
-            raise ValueError(message(name, "X", "a square kernel matrix for kernel='precomputed'", K))
-
     def _check_landmarks(self, X: Any) -> Any:
         """Landmarks given, as a NumPy array or CSR."""
         name, shape = type(self).__name__, tuple(X.shape[1:])
@@ -323,32 +296,6 @@ class NystroemFeatures(FeatureMap):
             if self.kernel_params:
                 rule = "None for kernel='precomputed', which has no parameters"
                 raise ValueError(message(name, "kernel_params", rule, self.kernel_params))
-
-    def _resolve(self) -> None:
-        """Find the kernel that the parameters name, with the length scale of `fit`; None for "precomputed"."""
-        if self._has_name("precomputed"):
-            self._resolved = None
-            return
-        name, given = type(self).__name__, dict(self.kernel_params or {})
-        own: dict[str, Any] = {}
-        if self._has_name(*_SCALED):
-            own = {"lengthscale": self.lengthscale_}
-        elif self._has_name(*_DEEP):
-            own = {"depth": self.depth}
-        twice = sorted(own.keys() & given.keys())
-        if twice:
-            rule = f"without {twice[0]!r}, which is a parameter of its own"
-            raise ValueError(message(name, "kernel_params", rule, given))
-        self._resolved = resolve(self.kernel, own | given, name)
-
-    def _has_name(self, *names: str) -> bool:
-        return isinstance(self.kernel, str) and self.kernel in names
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = self._has_name("precomputed")
-        tags.input_tags.sparse = not tags.input_tags.pairwise
-        return tags
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -34,8 +34,8 @@ class PolynomialSketch(FeatureMap):
         Number m of features; powers of two use the time best.
     method : {"tree", "power", "count"}
         "tree" is :class:`~ntkit.sketches.PolySketch` (unbiased; the most accurate), "power" is
-        :class:`~ntkit.sketches.PowerSketch` (about half the time of the tree at degree 8, less at higher ones, with
-        more error for similar rows), "count" is :class:`~ntkit.sketches.TensorSketch` (scikit-learn's law).
+        :class:`~ntkit.sketches.PowerSketch` (faster for high degrees, with more error: it pays for rows of many more
+        than m features), "count" is :class:`~ntkit.sketches.TensorSketch` (scikit-learn's law).
     batch_size : int or None
         Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds
         (``sklearn.set_config(working_memory=…)``).

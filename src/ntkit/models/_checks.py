@@ -12,19 +12,21 @@ from ntkit._array import Array
 from ntkit._validation import message
 
 
-def check_alphas(alphas: Any, owner: str) -> None:
-    """Raise unless `alphas` is None, a number ≥ 0 or a non-empty array of such."""
-    if alphas is None:
-        return
-    rule = "None, a finite number ≥ 0, or a non-empty array of such numbers"
+def check_alphas(alphas: Any, owner: str, name: str = "alphas") -> None:
+    """Raise unless `alphas` is None (but for `alpha`), a number ≥ 0 or a non-empty array of such."""
+    rule = "a finite number ≥ 0, or a non-empty array of such numbers"
+    if name == "alphas":
+        if alphas is None:
+            return
+        rule = f"None, {rule}"
     try:
-        if np.asarray(alphas).dtype.kind in "USb":
-            raise TypeError(message(owner, "alphas", rule, alphas))
+        if alphas is None or np.asarray(alphas).dtype.kind in "USb":
+            raise TypeError(message(owner, name, rule, alphas))
         values = np.asarray(alphas, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise TypeError(message(owner, "alphas", rule, alphas)) from error
+        raise TypeError(message(owner, name, rule, alphas)) from error
     if values.size == 0 or not np.isfinite(values).all() or (values < 0).any():
-        raise ValueError(message(owner, "alphas", rule, alphas))
+        raise ValueError(message(owner, name, rule, alphas))
 
 
 def check_targets(y: Any, owner: str) -> np.ndarray:

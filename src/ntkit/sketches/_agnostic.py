@@ -112,8 +112,11 @@ def hadamard(x: Array) -> Array:
     stride = 1
     while stride < n:
         order = min(_FACTOR, n // stride)
-        x = xp.reshape(x, (-1, order, stride))
-        x = xp.matmul(constant(matrix(order), x), x)
+        factor = constant(matrix(order), x)
+        if stride == 1:  # one large product in place of many with single vectors; H is symmetric
+            x = xp.matmul(xp.reshape(x, (-1, order)), factor)
+        else:
+            x = xp.matmul(factor, xp.reshape(x, (-1, order, stride)))
         stride *= order
     return xp.reshape(x, shape)
 

@@ -23,8 +23,8 @@ class PowerSketch(TensorPowerLaw):
 
     With m = Õ(ε⁻² n p²) the Gram matrix of any n rows is within 1 ± ε of ⟨x, y⟩^p (Theorem 5.1 of [1]_). The squares
     share their draws, so ⟨z(x), z(y)⟩ is not unbiased: an error e of ⟨w_i(x), w_i(y)⟩ enters as its power, and the
-    mean exceeds ⟨x, y⟩^p by O(p²/m). :class:`PolySketch` is unbiased, has up to √p times less error and takes about
-    p/log₂ p times as long.
+    mean exceeds ⟨x, y⟩^p by O(p²/m). :class:`PolySketch` is unbiased, has about √p times less error where m ≫ p² and
+    far less below that, and takes up to p/log₂ p times as long: PowerSketch pays for rows with d ≫ m.
 
     Parameters
     ----------

@@ -1,0 +1,77 @@
+"""Kernel ridge regression with features and a sketch of the rows (Theorem 6.9 of Song et al., ICML 2021)."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._batching import row_batches
+from ntkit.models._checks import to_library
+from ntkit.models._preconditioner import cholesky_solve, shifted_cholesky
+from ntkit.sketches import SRHT, fwht
+
+
+class Sketched(NamedTuple):
+    """A solution x in R^n with its w = Zᵀ x, the rows m of the sketch, the statistical dimension of the features."""
+
+    solution: Array
+    weights: Array
+    size: int
+    dimension: float
+
+
+def sketched_ridge(
+    Z: Array, B: Array, alpha: float, *, size: int | None, epsilon: float, seed: np.random.SeedSequence
+) -> Sketched:
+    """Minimize ‖S(Z Zᵀ x − b)‖² + λ‖Zᵀ x‖² with an SRHT S of m rows.
+
+    With w = Zᵀ x it is ridge regression on the sketched features S Z, so x = Sᵀ (S Z Zᵀ Sᵀ + λI)⁻¹ S b: O(n t log n)
+    for S Z and O(m² t + m³) for the solution, t the number of features. `size` None takes m = s_λ (1 + 1/ε), s_λ the
+    statistical dimension of the features: the objective of a sketch without replacement exceeds the optimum by about
+    s_λ/(m − s_λ) of it, and the theorem's m = O(ε⁻¹ (s_λ + log(1/ε)) log(s_λ/ε)) has a logarithm for safety.
+    """
+    n_rows, n_features = (int(size) for size in Z.shape)
+    dimension = _dimension(Z, alpha)
+    if size is None:
+        size = max(1, ceil(dimension * (1 + 1 / epsilon)))
+    size = min(size, n_rows)
+    if size == n_rows:
+        SZ, SB = Z, B
+    else:
+        S = SRHT(n_rows, size).sample(seed)
+        SZ, SB = (_apply(S, values) for values in (Z, B))
+    if size <= n_features:
+        u = cholesky_solve(shifted_cholesky(SZ @ SZ.T, alpha), SB)
+        w = SZ.T @ u
+    else:
+        w = cholesky_solve(shifted_cholesky(SZ.T @ SZ, alpha), SZ.T @ SB)
+        u = (SB - SZ @ w) / alpha
+    return Sketched(u if size == n_rows else _apply_transposed(S, u, n_rows), w, size, dimension)
+
+
+def _dimension(Z: Array, alpha: float) -> float:
+    """s_λ = tr ZᵀZ (ZᵀZ + λI)⁻¹."""
+    xp: Any = _array.namespace(Z)
+    values = xp.clip(xp.linalg.eigvalsh(Z.T @ Z if Z.shape[1] <= Z.shape[0] else Z @ Z.T), 0, None)
+    return float(xp.sum(values / (values + alpha)))
+
+
+def _apply(S: Any, values: Array) -> Array:
+    """S values, some columns at a time: they are the rows of its input."""
+    xp: Any = _array.namespace(values)
+    columns = row_batches(int(values.shape[1]), 32 * int(values.shape[0]), like=values)
+    return xp.concat([S.apply(xp.asarray(values[:, part].T, copy=True)).T for part in columns], axis=1)
+
+
+def _apply_transposed(S: Any, u: Array, n_rows: int) -> Array:
+    """Sᵀ u = m^{-1/2} D H Pᵀ u."""
+    xp: Any = _array.namespace(u)
+    n_padded = 1 << (n_rows - 1).bit_length()
+    spread = xp.zeros((n_padded, int(u.shape[1])), dtype=u.dtype, device=_array.device(u))
+    spread[to_library(S.rows.astype(np.int64), u)] = u
+    signs = to_library(S.signs.astype(np.float64), u)
+    return signs[:, None] * fwht(spread, axis=0)[:n_rows] / int(u.shape[0]) ** 0.5

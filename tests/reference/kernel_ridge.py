@@ -1,0 +1,100 @@
+"""Kernel ridge regression written out: dense solves, one fit for every row left out, iterations of one column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+
+def kernel_ridge(
+    K: np.ndarray, Y: np.ndarray, alpha: float, weight: np.ndarray | None = None, *, intercept: bool = True
+) -> tuple[np.ndarray, np.ndarray]:
+    """c and b of Σ_i c_i k(x, x_i) + b, b the weighted mean of y: (K + α/w) c = y − b, c = 0 for w = 0."""
+    weight = np.ones(len(K)) if weight is None else np.asarray(weight, dtype=np.float64)
+    constant = np.average(Y, axis=0, weights=weight) if intercept else np.zeros(Y.shape[1:])
+    counted = weight > 0
+    dual = np.zeros(Y.shape)
+    dual[counted] = np.linalg.solve(
+        K[np.ix_(counted, counted)] + np.diag(alpha / weight[counted]), Y[counted] - constant
+    )
+    return dual, constant
+
+
+def left_out_error(
+    K: np.ndarray, Y: np.ndarray, alpha: float, rows: Iterable[int], weight: np.ndarray | None = None
+) -> float:
+    """Weighted mean over some rows of squared errors, summed over targets, of fits without the row; b stays."""
+    Y = Y.reshape(len(K), -1)
+    weight = np.ones(len(K)) if weight is None else weight
+    constant = np.average(Y, axis=0, weights=weight)
+    total = squares = 0.0
+    for row in rows:
+        others = np.delete(np.arange(len(K)), row)
+        dual, _ = kernel_ridge(
+            K[np.ix_(others, others)], (Y - constant)[others], alpha, weight[others], intercept=False
+        )
+        prediction = K[row, others] @ dual + constant
+        squares += weight[row] * ((Y[row] - prediction) ** 2).sum()
+        total += weight[row]
+    return float(squares / total)
+
+
+def objective(K: np.ndarray, dual: np.ndarray, y: np.ndarray, alpha: float) -> float:
+    """‖Kc − y‖² + α cᵀKc."""
+    return float(((K @ dual - y) ** 2).sum() + alpha * np.sum(dual * (K @ dual)))
+
+
+def conjugate_gradients(A: np.ndarray, b: np.ndarray, inverse: np.ndarray, n_iter: int) -> list[np.ndarray]:
+    """Iterates x_0 = 0, …, x_{n_iter} of preconditioned conjugate gradients for one right-hand side."""
+    x, r = np.zeros(len(b)), b.copy()
+    z = inverse @ r
+    p, iterates = z.copy(), [x]
+    for _ in range(n_iter):
+        step = (r @ z) / (p @ A @ p)
+        x = x + step * p
+        new = r - step * (A @ p)
+        new_z = inverse @ new
+        p = new_z + (new @ new_z) / (r @ z) * p
+        r, z = new, new_z
+        iterates.append(x)
+    return iterates
+
+
+def gradient_steps(A: np.ndarray, b: np.ndarray, R: np.ndarray, rate: float, n_iter: int) -> list[np.ndarray]:
+    """Line 9 of Algorithm 2 (Song et al.), z ← z − η (RᵀAR)ᵀ (RᵀAR z − Rᵀb), and x = R z after each step."""
+    B = R.T @ A @ R
+    z = np.zeros(len(b))
+    iterates = [R @ z]
+    for _ in range(n_iter):
+        z = z - rate * B.T @ (B @ z - R.T @ b)
+        iterates.append(R @ z)
+    return iterates
+
+
+def near_before(K: np.ndarray, row: int, n_neighbors: int) -> list[int]:
+    """Up to so many rows before a row, by k(x, x) + k(y, y) − 2 k(x, y)."""
+    distances = [K[row, row] + K[j, j] - 2 * K[row, j] for j in range(row)]
+    return sorted(range(row), key=lambda j: distances[j])[:n_neighbors]
+
+
+def sparse_factor(E: np.ndarray, neighbors: list[list[int]]) -> np.ndarray:
+    """F with F[i, J] = c/√c_i, c = (E_JJ)⁻¹ e_i and J the neighbours and i."""
+    F = np.zeros_like(E)
+    for i, near in enumerate(neighbors):
+        J = [*near, i]
+        c = np.linalg.inv(E[np.ix_(J, J)])[:, -1]
+        F[i, J] = c / np.sqrt(c[-1])
+    return F
+
+
+def sketched_ridge(Z: np.ndarray, b: np.ndarray, alpha: float, S: np.ndarray) -> np.ndarray:
+    """w with the least ‖S(Zw − b)‖² + α‖w‖², by least squares on stacked rows."""
+    n_features = Z.shape[1]
+    stacked = np.vstack([S @ Z, np.sqrt(alpha) * np.eye(n_features)])
+    return np.linalg.lstsq(stacked, np.concatenate([S @ b, np.zeros((n_features, *b.shape[1:]))]), rcond=None)[0]
+
+
+def statistical_dimension(K: np.ndarray, alpha: float) -> float:
+    """tr K (K + αI)⁻¹."""
+    return float(np.trace(K @ np.linalg.inv(K + alpha * np.eye(len(K)))))
