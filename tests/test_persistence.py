@@ -537,7 +537,7 @@ def test_kernel_ridge(name: str, X: np.ndarray, tmp_path: Path) -> None:
 
 def test_kernel_ridge_of_images_and_matrices(rng: np.random.Generator, tmp_path: Path) -> None:
     images = rng.standard_normal((9, 4, 3, 2))
-    model = KernelRidge("cntk", 0.1).fit(images, images[:, 0, 0, 0])
+    model = KernelRidge("cntk", 0.1, depth=2).fit(images, images[:, 0, 0, 0])
     save(model, tmp_path / "file")
     assert (load(tmp_path / "file").predict(images) == model.predict(images)).all()
     K = images.reshape(9, -1) @ images.reshape(9, -1).T

@@ -392,8 +392,11 @@ def test_tails_of_trees_end_at_their_limit(options):
 def test_powers_of_high_degree_need_their_norms(rng):
     """Without normalization ‖w_k‖² would vary by (1 + e)^(2^k)."""
     X = rng.standard_normal((5, 30))
-    with pytest.raises(ValueError, match=r"'sketch' parameter .* with normalize=False.*Got 'power' instead"):
+    text = "'sketch' parameter .* 'tree' for degree {} without normalize: .* Got '{}' instead. Set normalize=True"
+    with pytest.raises(ValueError, match=text.format(40, "power")):
         DotProductSketch("ntk", 1024, degree=40, sketch="power", normalize=False).fit(X)
+    with pytest.raises(ValueError, match=text.format(400, "auto")):
+        DotProductSketch([0.0] * 400 + [1.0], 1024, normalize=False).fit(X)
     Z = DotProductSketch("ntk", 1024, degree=40, normalize=False, random_state=0).fit_transform(X)
     assert np.linalg.norm(Z @ Z.T - ntk(X, depth=1)) < 0.2 * np.linalg.norm(ntk(X, depth=1))
 

@@ -33,7 +33,7 @@ class OfKernel(OfRows):
             X = first_rows(X)
         images = getattr(X, "ndim", 2) == 4 if reset else hasattr(self, "image_shape_")
         if images:
-            if self._has_name(*SCALED):
+            if isinstance(self.kernel, str) and self.kernel not in ("cntk", "precomputed"):
                 rule = f"2-D (n_samples, n_features) for kernel={self.kernel!r}"
                 raise ValueError(message(type(self).__name__, "X", rule, X, "Reshape it with X.reshape(len(X), -1)."))
             return as_floats(check_images(self, X, None, reset=reset))
@@ -63,6 +63,9 @@ class OfKernel(OfRows):
             own = {"lengthscale": self.lengthscale_}
         elif self._has_name(*_DEEP):
             own = {"depth": self.depth}
+            if self._has_name("cntk") and self.depth < 2:
+                rule = "an int ≥ 2 for kernel='cntk', of which neither the first nor the last layer is trained"
+                raise ValueError(message(name, "depth", rule, self.depth))
         twice = sorted(own.keys() & given.keys())
         if twice:
             rule = f"without {twice[0]!r}, which is a parameter of its own"

@@ -233,14 +233,17 @@ class DotProductSketch(SeriesMap):
         if sketch == "tree" and highest > LARGEST_DEGREE:
             rule = f"'power' or 'auto' for degrees above {LARGEST_DEGREE} (here up to {highest})"
             raise ValueError(message(name, "sketch", rule, sketch, "Set sketch='power', or lower the degree."))
-        if sketch == "power" and not self.normalize and max(law.budget.sketched, default=0) ** 2 > law.n_components:
-            rule = (
-                f"'tree' or 'auto' for degrees up to {max(law.budget.sketched)} with normalize=False: norms of powers "
-            )
-            remedy = "Set normalize=True, or sketch='tree', or lower the degree."
-            raise ValueError(message(name, "sketch", rule + "would vary by orders of magnitude", sketch, remedy))
-        if sketch != "auto" or (not self.normalize and highest <= LARGEST_DEGREE):
-            return sketch == "power"
+        shared = sketch == "power" or (sketch == "auto" and self._powers_pay(law, highest))
+        top = max(law.budget.sketched, default=0)
+        if shared and not self.normalize and top**2 > law.n_components:
+            rule = f"'tree' for degree {top} without normalize: norms of powers would vary by orders of magnitude"
+            remedy = f"Set normalize=True, or take trees with a degree of at most {LARGEST_DEGREE}."
+            raise ValueError(message(name, "sketch", rule, sketch, remedy))
+        return shared
+
+    def _powers_pay(self, law: SeriesSketch, highest: int) -> bool:
+        if not self.normalize and highest <= LARGEST_DEGREE:
+            return False
         width = replace(law, width=None, shared=True).width
         assert width is not None
         top = max(law.budget.sketched, default=0)

@@ -88,12 +88,11 @@ class KernelMatrix(ABC):
         """So many rows, drawn by their ridge leverage scores in K."""
         if size >= self.n_rows:
             return np.arange(self.n_rows)
-        held = self.held
-        return _landmarks.leverage(self._source() if held is None else _landmarks.OfMatrix(held, None), size, seed)
+        return _landmarks.leverage(self._source(), size, seed)
 
+    @abstractmethod
     def _source(self) -> Any:
-        """K, as leverage scores take it where it is not in memory."""
-        raise NotImplementedError
+        """K, as leverage scores take it."""
 
     def whole(self) -> Array:
         """A itself, in memory that may be overwritten."""
@@ -176,7 +175,8 @@ class OfRows(KernelMatrix):
         return _array.namespace(*parts).stack(parts)
 
     def _source(self) -> Any:
-        return _landmarks.OfRows(self.kernel, self.X, None)
+        held = self.held
+        return _landmarks.OfRows(self.kernel, self.X, None) if held is None else _landmarks.OfMatrix(held, None)
 
     def _near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
         """Euclidean neighbours: twice as many, of which on average half stand before the row."""
@@ -218,6 +218,9 @@ class OfMatrix(KernelMatrix):
 
     def _parts(self, indices: np.ndarray) -> Array:
         return _gathered(self.K, indices)
+
+    def _source(self) -> Any:
+        return _landmarks.OfMatrix(self.K, None)
 
     def _near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
         return near_in_kernel(self.K, self.K.diagonal(), n_neighbors)

@@ -11,7 +11,7 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit.models._checks import to_library
-from ntkit.models._preconditioner import cholesky_solve, shifted_cholesky
+from ntkit.models._preconditioner import cholesky_solve, shifted_cholesky, solve_lower
 from ntkit.sketches import SRHT, fwht
 
 
@@ -54,10 +54,12 @@ def sketched_ridge(
 
 
 def _dimension(Z: Array, alpha: float) -> float:
-    """s_λ = tr ZᵀZ (ZᵀZ + λI)⁻¹."""
+    """s_λ = tr ZᵀZ (ZᵀZ + λI)⁻¹ = t − λ‖L⁻¹‖_F², L Lᵀ = ZᵀZ + λI."""
     xp: Any = _array.namespace(Z)
-    values = xp.clip(xp.linalg.eigvalsh(Z.T @ Z if Z.shape[1] <= Z.shape[0] else Z @ Z.T), 0, None)
-    return float(xp.sum(values / (values + alpha)))
+    gram = Z.T @ Z if Z.shape[1] <= Z.shape[0] else Z @ Z.T
+    eye = xp.eye(int(gram.shape[0]), dtype=Z.dtype, device=_array.device(Z))
+    inverse = solve_lower(shifted_cholesky(gram, alpha), eye)
+    return max(0.0, int(gram.shape[0]) - alpha * float(xp.sum(inverse**2)))
 
 
 def _apply(S: Any, values: Array) -> Array:

@@ -43,13 +43,14 @@ from ntkit.models._preconditioner import (
     cholesky_solve,
     nystroem_features,
 )
-from ntkit.models._sketched import sketched_ridge
+from ntkit.models._sketched import Sketched, sketched_ridge
 
 _SOLVERS = ("auto", "direct", "pcg", "gradient", "sketch")
 _FEATURES = ("nystroem", "sketch")
 _SKETCHED = ("gaussian", "exponential", "ntk", "nngp", "polynomial")
 _MOST_DIRECT = {"cpu": 4000, "cuda": 20000}  # rows up to which a factorization is faster
 _NEGATIVE = 1e-6  # of the largest eigenvalue: more than rounding errors of kernel values in float32
+_N_CHECKED = 64  # rows on which a sketched solution is compared with its features
 _PROBE_TOLERANCE = 1e-3  # of errors of rows left out
 
 
@@ -327,6 +328,8 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
             return nystroem_features(matrix, size, seed)
         if isinstance(features, str):
             features = self._sketching_map(size, seed)
+            if self._has_name("gaussian") and not _array.is_sparse(X):
+                X = X - X.mean(0)  # the kernel does not change, and sketches of its Taylor series are those near 0
         Z = clone(features).fit(X).transform(X)
         Z = Z.toarray() if _array.is_sparse(Z) else Z.to_numpy() if hasattr(Z, "to_numpy") else Z
         view = _array.host_view(Z)
@@ -357,8 +360,22 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
             Z, B, self.alpha_, size=self.sketch_size, epsilon=self.epsilon, seed=keyed(seed, "sketch")
         )  # fmt: skip
         self.sketch_size_, self.dimension_ = found.size, found.dimension
-        # Coefficients of landmarks give the same function and bring in nothing of K that the features miss.
-        return features.dual(found.weights) if isinstance(features, Nystroem) else found.solution
+        if isinstance(features, Nystroem):
+            # Coefficients of landmarks give the same function and bring in nothing of K that the features miss.
+            return features.dual(found.weights)
+        self._check_sketched(matrix, Z, found, B, seed)
+        return found.solution
+
+    def _check_sketched(self, matrix: KernelMatrix, Z: Array, found: Sketched, B: Array, seed: Any) -> None:
+        """Warn if K x and Z Zᵀ x differ by more than ε allows, on some rows."""
+        rows = np.sort(generator(seed, "check").permutation(matrix.n_rows)[:_N_CHECKED])
+        xp: Any = _array.namespace(B)
+        predictions = Z @ found.weights
+        missed = matrix.columns(rows).T @ found.solution - take(predictions, rows)
+        objective = float(xp.sum((predictions - B) ** 2)) + self.alpha_ * float(xp.sum(found.weights**2))
+        if float(xp.sum(missed**2)) * matrix.n_rows > self.epsilon * objective * len(rows):
+            text = f"the features miss more of the kernel than epsilon={self.epsilon:g} allows."
+            self._warnings.append(f"{text} More n_components, a larger alpha or features='nystroem'")
 
     def _targets(self, y: Any) -> np.ndarray:
         """Targets as a float64 matrix."""
@@ -487,7 +504,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     lengthscale : float > 0 or "scale"
         ℓ of "gaussian" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
     depth : int
-        Number of layers of "ntk", "nngp" and "cntk".
+        Number of layers of "ntk", "nngp" and "cntk" (two at least).
     fit_intercept : bool
         Whether b is the (weighted) mean of y, or 0 as in scikit-learn's ``KernelRidge``.
     features : {"nystroem", "sketch"}, transformer or None
