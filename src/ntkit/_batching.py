@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from functools import lru_cache
+from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
@@ -41,9 +42,15 @@ def free_memory(like: Array | None = None) -> int:
         return int(torch.cuda.mem_get_info(like.device)[0]) + unused
     try:
         with open("/proc/meminfo") as lines:
-            return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):  # not Linux
         return working_memory()
+    try:
+        group = Path("/sys/fs/cgroup")  # the limit of a container
+        limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+    except (OSError, ValueError):  # none
+        return free
+    return max(0, min(free, limit - used))
 
 
 def batch_rows(

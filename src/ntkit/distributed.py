@@ -19,6 +19,7 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._validation import describe
 from ntkit.features._images import as_floats
+from ntkit.features._landmarks import check_finite
 from ntkit.models._blocks import Block, Source, as_arrays, take_rows
 from ntkit.models._checks import result_dtype
 from ntkit.models._kernel_matrix import OfRows
@@ -294,10 +295,8 @@ def _combine_scalers(step: Any, parts: list[Any]) -> None:
         step.scale_ = _handle_zeros_in_scale(np.sqrt(step.var_), constant_mask=constant)
 
 
-def cluster_of(X: Any) -> Any:
-    """Client of the cluster that the caller is connected to, if X is a Dask collection; else None."""
-    if not _array.is_dask(X):
-        return None
+def cluster() -> Any:
+    """Client of the cluster that the caller is connected to, or None."""
     from distributed import get_client
 
     try:
@@ -309,14 +308,16 @@ def cluster_of(X: Any) -> Any:
 class OfCluster(OfRows):
     """Kernel matrix of rows, of which every thread of a cluster multiplies some; they stay there if there is room.
 
-    A product sends V to all workers and gets K V in parts: O(nk) numbers for O(n²k) work.
+    A product sends V to all workers and gets K V in parts: O(nk) numbers for O(n²k) work. Dask manages the memory, and
+    shows progress on its dashboard.
     """
 
     def __init__(self, client: Any, kernel: Any, X: Any, *, scale: Array | None = None):
         super().__init__(kernel, X, scale=scale)
+        check_finite(self._diagonal()[:, None])
         self.client = client
         limits = [worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
-        self._rows_there = client.scatter(self.X, broadcast=True)
+        self._rows_there = client.scatter(self.X, broadcast=True, hash=False)
         step = -(-self.n_rows // max(1, 2 * sum(client.nthreads().values())))
         self._parts_there = [slice(i, min(i + step, self.n_rows)) for i in range(0, self.n_rows, step)]
         self._kept_there: list[Any] | None = None
@@ -326,7 +327,7 @@ class OfCluster(OfRows):
             ]
 
     def _times(self, V: Array) -> Array:
-        sent = self.client.scatter(V, broadcast=True)
+        sent = self.client.scatter(V, broadcast=True, hash=False)  # equal data sent twice would race
         if self._kept_there is not None:
             parts = [self.client.submit(_times, block, sent, pure=False) for block in self._kept_there]
         else:

@@ -43,7 +43,7 @@ CHECKED = [
     KernelRidge(),
     KernelRidgeClassifier(),
     KernelRidge(solver="pcg", random_state=0),
-    KernelRidge("ntk", solver="pcg", features=None),
+    KernelRidge("ntk", solver="pcg", features=None, tol=1e-10),
     KernelRidge("ntk", 0.1, solver="sketch", n_components=16, random_state=0),
     KernelRidgeClassifier("ntk", solver="pcg", random_state=0),
     KernelRidge("precomputed"),
@@ -895,7 +895,7 @@ def test_objective_of_sketches(epsilon, rng):
             "gaussian", alpha, lengthscale=1.0, solver="sketch", epsilon=epsilon, fit_intercept=False, random_state=seed
         ).fit(X, y)
         assert model.sketch_size_ == int(np.ceil(model.dimension_ * (1 + 1 / epsilon))) < 300
-        assert model.dimension_ == pytest.approx(reference.statistical_dimension(K, alpha), rel=0.02)
+        assert model.dimension_ == pytest.approx(reference.statistical_dimension(K, alpha), rel=0.08)
         shares.append(reference.objective(K, model.dual_coef_, y, alpha) / least - 1)
     assert min(shares) > -1e-9
     assert np.mean(np.array(shares) <= epsilon) > 0.5
@@ -1213,7 +1213,12 @@ def test_cuda(rng):
             {"solver": "pcg", "tol": 1e-10, "features": "sketch"},
             {"solver": "gradient", "n_neighbors": 299, "tol": 1e-9},
             {"solver": "sketch", "n_components": 60, "sketch_size": 128},
-            {"solver": "sketch", "features": RandomFourierFeatures(64, lengthscale=2.0, random_state=0)},
+            {
+                "solver": "sketch",
+                "epsilon": 1e9,
+                "sketch_size": 128,
+                "features": RandomFourierFeatures(64, random_state=0),
+            },
         ):
             model = KernelRidge(kernel, **{"alpha": 0.5, "random_state": 0} | parameters)
             host = clone(model).fit(X, y, weight)

@@ -115,6 +115,7 @@ def leverage_scores(
     whitening = weights[:, None] * vectors / xp.sqrt(values + lam)[None, :]
     parts = []
     for block, diagonal in matrix.blocks(rows, chosen):
+        check_finite(block)
         parts.append(diagonal - xp.sum(xp.matmul(block, whitening) ** 2, axis=1))
     scores = xp.clip(xp.concat(parts) / lam, 0, 1)
     return scores.cpu().numpy() if _array.is_torch(scores) else scores

@@ -138,7 +138,7 @@ class _Run:
         self.solution = xp.zeros_like(B) if start is None else xp.asarray(start, copy=True)
         self.residual = B if start is None else B - product(self.solution)
         self.history = [self._relative(self.residual, slice(None))]
-        self.reason = ""
+        self.reason, self._start, self._broken = "", start, False
         self._claimed: np.ndarray | None = None
         self._before = self.history[0]
 
@@ -168,7 +168,7 @@ class _Run:
         self.report(float(residuals.max()))
         ends = now <= self.tol[columns]
         if not np.isfinite(now).all():
-            self.reason = "the iterations diverged"
+            self.reason, self._broken = "the iterations diverged", True
         if self.reason or len(self.history) > self.max_iter:
             ends[:] = True
         self._keep(columns, X, ends)
@@ -176,7 +176,7 @@ class _Run:
 
     def give_up(self, columns: list[int], X: Array, reason: str) -> None:
         """Stop where the columns are."""
-        self.reason = reason
+        self.reason, self._broken = reason, True
         self._keep(columns, X, np.ones(len(columns), dtype=bool))
 
     def _keep(self, columns: list[int], X: Array, ends: np.ndarray) -> None:
@@ -190,7 +190,11 @@ class _Run:
         return np.divide(residuals, norms, out=np.zeros_like(residuals), where=norms > 0)
 
     def result(self) -> Iterations:
-        """What there is."""
+        """What there is; the start where iterations that broke down have made it worse."""
+        worse = np.flatnonzero(self._broken & ~(self.history[-1] <= self.history[0]))
+        for column in worse.tolist():
+            self.solution[:, column] = 0.0 if self._start is None else self._start[:, column]
+        self.history[-1][worse] = self.history[0][worse]
         return Iterations(self.solution, np.array(self.history), not self.reason, self.reason)
 
 

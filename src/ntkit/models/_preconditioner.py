@@ -26,13 +26,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._batching import row_batches, run_on_threads
 from ntkit._random import generator
 from ntkit.features._landmarks import take
 from ntkit.models._checks import to_library
@@ -56,14 +57,20 @@ class Preconditioner:
     gram: Array
     rest: float
     neighbors: tuple[np.ndarray, np.ndarray] | None = None
+    keep: bool = False
+    """Whether what is the same for all λ is kept for the next one."""
+    _missing: dict[int, Array] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of_features(cls, matrix: KernelMatrix, Z: Array, n_neighbors: int, seed: np.random.SeedSequence) -> Any:
-        """From features of the rows, already times S."""
+    def of_features(
+        cls, matrix: KernelMatrix, Z: Array, n_neighbors: int, seed: np.random.SeedSequence, least: float = 0.0
+    ) -> Any:
+        """From features of the rows, already times S; without neighbours if little is missing beside the `least` λ."""
         xp: Any = _array.namespace(Z)
         gram = xp.matmul(xp.matrix_transpose(Z), Z)
         n_neighbors = min(n_neighbors, matrix.n_rows - 1)
-        if n_neighbors:
+        missed = float(xp.sum(matrix.diagonal()) - xp.sum(gram.diagonal())) / matrix.n_rows
+        if n_neighbors and missed > least:
             return cls(matrix, Z, gram, 0.0, matrix.near(n_neighbors))
         return cls(matrix, Z, gram, _mean_outside(matrix, Z, gram, seed))
 
@@ -94,30 +101,49 @@ class Preconditioner:
         n_rows, k = near.shape
         places = np.concatenate([near, np.arange(n_rows)[:, None]], axis=1)
         counts = np.concatenate([there, np.ones((n_rows, 1), dtype=bool)], axis=1)
-        step = max(1, _GATHER_BYTES // (8 * (k + 1) * max(int(self.Z.shape[1]), k + 1)))
         floor = alpha + _JITTER * float(_array.namespace(self.gram).max(self.matrix.diagonal())) or 1.0
-        rows = [
-            self._factor_rows(places[i : i + step], counts[i : i + step], floor) for i in range(0, n_rows, step)
-        ]  # fmt: skip
-        return SparseFactor(places, counts, _array.namespace(rows[0]).concat(rows))
+        row_bytes = 8 * (k + 1) * max(int(self.Z.shape[1]), k + 1)
+        on_device = _array.is_torch(self.Z)
+        step = None if on_device else max(1, _GATHER_BYTES // row_bytes)
+        batches = list(row_batches(n_rows, 8 * row_bytes, batch_size=step, like=self.Z))
+        parts: list[Array] = [None] * len(batches)
 
-    def _factor_rows(self, places: np.ndarray, counts: np.ndarray, floor: float) -> Array:
-        """Entries of some rows of F, 0 at places that do not count."""
+        def work(number: int) -> None:
+            rows = batches[number]
+            E = self._missing.get(number)
+            if E is None:
+                E = self._missing_at(places[rows])
+                if self.keep:
+                    self._missing[number] = E
+            parts[number] = _factor_rows(E, counts[rows], floor)
+
+        # Kernel functions of users, of which small matrices may be asked, are not called by two threads at a time.
+        run_on_threads(work, range(len(batches)), most=1 if on_device or self.matrix.held is None else None)
+        return SparseFactor(places, counts, _array.namespace(*parts).concat(parts))
+
+    def _missing_at(self, places: np.ndarray) -> Array:
+        """A_JJ − Z_J Z_Jᵀ of several lists J."""
         Z = take(self.Z, places)
         xp: Any = _array.namespace(Z)
-        count = xp.asarray(counts, device=_array.device(Z))
-        eye = xp.eye(places.shape[1], dtype=Z.dtype, device=_array.device(Z))
-        E = self.matrix.parts(places) - xp.matmul(Z, xp.matrix_transpose(Z)) + floor * eye
-        # Places that do not count become equations of their own.
-        E = xp.where(count[:, :, None] & count[:, None, :], E, eye)
-        last = xp.zeros((*places.shape, 1), dtype=Z.dtype, device=_array.device(Z))
-        last[:, -1] = 1.0
-        c = xp.linalg.solve(E, last)[:, :, 0]
-        diagonal = E[:, -1, -1]
-        # Rounding can leave a matrix that is not positive definite: such a row stands for itself.
-        good = (c[:, -1] > 0) & xp.all(xp.isfinite(c), axis=1)
-        alone = last[:, :, 0] / xp.sqrt(xp.clip(diagonal, floor, None))[:, None]
-        return xp.where(good[:, None], c / xp.sqrt(xp.where(good, c[:, -1], xp.ones_like(diagonal)))[:, None], alone)
+        return self.matrix.parts(places) - xp.matmul(Z, xp.matrix_transpose(Z))
+
+
+def _factor_rows(missing: Array, counts: np.ndarray, floor: float) -> Array:
+    """Entries of some rows of F, 0 at places that do not count."""
+    xp: Any = _array.namespace(missing)
+    options: Any = {"dtype": missing.dtype, "device": _array.device(missing)}
+    count = xp.asarray(counts, device=_array.device(missing))
+    eye = xp.eye(counts.shape[1], **options)
+    # Places that do not count become equations of their own.
+    E = xp.where(count[:, :, None] & count[:, None, :], missing + floor * eye, eye)
+    last = xp.zeros((*counts.shape, 1), **options)
+    last[:, -1] = 1.0
+    c = xp.linalg.solve(E, last)[:, :, 0]
+    diagonal = E[:, -1, -1]
+    # Rounding can leave a matrix that is not positive definite: such a row stands for itself.
+    good = (c[:, -1] > 0) & xp.all(xp.isfinite(c), axis=1)
+    alone = last[:, :, 0] / xp.sqrt(xp.clip(diagonal, floor, None))[:, None]
+    return xp.where(good[:, None], c / xp.sqrt(xp.where(good, c[:, -1], xp.ones_like(diagonal)))[:, None], alone)
 
 
 class SparseFactor:
@@ -241,3 +267,14 @@ def solve_lower(factor: Array, B: Array, *, transposed: bool = False) -> Array:
     from scipy.linalg import solve_triangular
 
     return solve_triangular(factor.T, B, trans="N" if transposed else "T", lower=False, check_finite=False)
+
+
+def eigendecomposition(A: Array) -> tuple[Array, Array]:
+    """Eigenvalues in increasing order and eigenvectors of a symmetric matrix, which is overwritten."""
+    if _array.is_torch(A):
+        import torch
+
+        return torch.linalg.eigh(A)
+    from scipy.linalg import eigh
+
+    return eigh(A.T, overwrite_a=True, check_finite=False, driver="evd")

@@ -10,13 +10,17 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
+from ntkit._random import keyed
 from ntkit.models._checks import to_library
 from ntkit.models._preconditioner import cholesky_solve, shifted_cholesky, solve_lower
 from ntkit.sketches import SRHT, fwht
 
+_FEWEST = 64  # rows of the first sketch
+_FACTOR = 8  # times as many rows as s_λ, for the sketch to show it
+
 
 class Sketched(NamedTuple):
-    """A solution x in R^n with its w = Zᵀ x, the rows m of the sketch, the statistical dimension of the features."""
+    """A solution x in R^n with its w = Zᵀ x, the rows m of the sketch, and the statistical dimension, estimated."""
 
     solution: Array
     weights: Array
@@ -35,31 +39,40 @@ def sketched_ridge(
     s_λ/(m − s_λ) of it, and the theorem's m = O(ε⁻¹ (s_λ + log(1/ε)) log(s_λ/ε)) has a logarithm for safety.
     """
     n_rows, n_features = (int(size) for size in Z.shape)
-    dimension = _dimension(Z, alpha)
-    if size is None:
-        size = max(1, ceil(dimension * (1 + 1 / epsilon)))
-    size = min(size, n_rows)
-    if size == n_rows:
-        SZ, SB = Z, B
-    else:
-        S = SRHT(n_rows, size).sample(seed)
-        SZ, SB = (_apply(S, values) for values in (Z, B))
+    dimension = estimated_dimension(Z, alpha, keyed(seed, "dimension"))
+    size = min(max(1, ceil(dimension * (1 + 1 / epsilon))) if size is None else size, n_rows)
+    S = SRHT(n_rows, size).sample(seed) if size < n_rows else None
+    SZ, SB = (values if S is None else _apply(S, values) for values in (Z, B))
     if size <= n_features:
         u = cholesky_solve(shifted_cholesky(SZ @ SZ.T, alpha), SB)
         w = SZ.T @ u
     else:
         w = cholesky_solve(shifted_cholesky(SZ.T @ SZ, alpha), SZ.T @ SB)
         u = (SB - SZ @ w) / alpha
-    return Sketched(u if size == n_rows else _apply_transposed(S, u, n_rows), w, size, dimension)
+    return Sketched(u if S is None else _apply_transposed(S, u, n_rows), w, size, dimension)
 
 
-def _dimension(Z: Array, alpha: float) -> float:
-    """s_λ = tr ZᵀZ (ZᵀZ + λI)⁻¹ = t − λ‖L⁻¹‖_F², L Lᵀ = ZᵀZ + λI."""
-    xp: Any = _array.namespace(Z)
-    gram = Z.T @ Z if Z.shape[1] <= Z.shape[0] else Z @ Z.T
-    eye = xp.eye(int(gram.shape[0]), dtype=Z.dtype, device=_array.device(Z))
-    inverse = solve_lower(shifted_cholesky(gram, alpha), eye)
-    return max(0.0, int(gram.shape[0]) - alpha * float(xp.sum(inverse**2)))
+def estimated_dimension(Z: Array, alpha: float, seed: np.random.SeedSequence) -> float:
+    """s_λ = tr ZᵀZ (ZᵀZ + λI)⁻¹, from sketches of the rows that grow to eight times as many as it.
+
+    ZᵀZ itself would cost as much as the problem without a sketch.
+    """
+    size = _FEWEST
+    while True:
+        size = min(size, int(Z.shape[0]))
+        SZ = Z if size == Z.shape[0] else _apply(SRHT(int(Z.shape[0]), size).sample(seed), Z)
+        dimension = _dimension(SZ @ SZ.T if SZ.shape[0] <= SZ.shape[1] else SZ.T @ SZ, alpha)
+        if size >= min(_FACTOR * dimension, Z.shape[0]):
+            return dimension
+        size = max(2 * size, ceil(_FACTOR * dimension))
+
+
+def _dimension(gram: Array, alpha: float) -> float:
+    """Trace of G (G + λI)⁻¹, t − λ‖L⁻¹‖_F², of a matrix G of order t, L Lᵀ = G + λI."""
+    xp: Any = _array.namespace(gram)
+    order = int(gram.shape[0])
+    eye = xp.eye(order, dtype=gram.dtype, device=_array.device(gram))
+    return max(0.0, order - alpha * float(xp.sum(solve_lower(shifted_cholesky(gram, alpha), eye) ** 2)))
 
 
 def _apply(S: Any, values: Array) -> Array:
