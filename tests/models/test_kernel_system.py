@@ -21,7 +21,7 @@ from ntkit.kernels._named import resolve
 from ntkit.models import _kernel_matrix, _preconditioner
 from ntkit.models._iterative import conjugate_gradients, gradient_descent
 from ntkit.models._kernel_matrix import OfMatrix, OfRows, cache_bytes, near_in_kernel
-from ntkit.models._preconditioner import Preconditioner, nystroem_features
+from ntkit.models._preconditioner import Preconditioner, _blocked_cholesky, nystroem_features
 from ntkit.models._sketched import _apply_transposed, sketched_ridge
 from ntkit.sketches import SRHT
 
@@ -767,3 +767,13 @@ def test_lengthscale_of_weighted_rows(kind, rng):
     assert default_lengthscale(put(X), np.full(30, 2.5)) == pytest.approx(default_lengthscale(put(X)), rel=1e-12)
     assert default_lengthscale(put(np.ones((5, 4))), np.arange(5.0)) == 0.5**0.5
     assert default_lengthscale(put(np.zeros((5, 4))), np.arange(5.0)) == 0.5**0.5
+
+
+@pytest.mark.parametrize("n", [1, 5, 64, 100])
+def test_blocked_cholesky(n, rng):
+    A = rng.standard_normal((n, n + 3))
+    A = A @ A.T
+    lower = np.tril(_blocked_cholesky(A.copy(), 16))
+    np.testing.assert_allclose(lower, np.linalg.cholesky(A), atol=1e-10)
+    with pytest.raises(np.linalg.LinAlgError):
+        _blocked_cholesky(A - 1e6 * np.eye(n), 16)

@@ -245,7 +245,7 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
             inverse = xp.where(there, 1 / xp.where(there, values + alpha, 1.0), 0.0)
             solutions.append(vectors @ (inverse[:, None] * rotated))
             # A row left out has the error c_i/(A + αI)⁻¹_ii; directions that are dropped weigh 1/α → ∞ in both.
-            outside = xp.where(there, 0.0, 1.0)
+            outside = xp.astype(~there, values.dtype)
             own = _squares_times(vectors, outside)
             dropped = own > len(B) * 2.2e-16
             residual = vectors @ (outside[:, None] * rotated)

@@ -42,6 +42,7 @@ from ntkit.models._kernel_matrix import KernelMatrix
 Solve: TypeAlias = Callable[[Array], Array]
 _JITTER = 1e-13  # of the trace: keeps factorizations of matrices that are singular up to rounding
 _N_PROBES = 8
+_MOST_THREADED, _BLOCK = 8192, 2048  # rows of a Cholesky factorization by LAPACK at once, and of its blocks else
 _GATHER_BYTES = 2**24
 INDEFINITE = (
     "The kernel must be positive semi-definite. Got a matrix with negative eigenvalues that are no rounding errors."
@@ -243,8 +244,32 @@ def cholesky(A: Array) -> Array:
         return lower
     from scipy.linalg import cholesky as factorize
 
+    if len(A) > _MOST_THREADED:
+        return _blocked_cholesky(A, _BLOCK)
     # The transpose is in Fortran's order: LAPACK then works in place, without a copy.
     return factorize(A.T, lower=False, overwrite_a=True, check_finite=False).T
+
+
+def _blocked_cholesky(A: np.ndarray, block: int) -> np.ndarray:
+    """The same by products of blocks; only the lower triangle is written.
+
+    OpenBLAS, which NumPy and SciPy come with, crashes in threaded factorizations of 15 000 and more rows.
+    """
+    from scipy.linalg import cholesky as factorize
+    from scipy.linalg import solve_triangular
+
+    n = len(A)
+    for start in range(0, n, block):
+        stop = min(start + block, n)
+        corner = factorize(A[start:stop, start:stop], lower=True, check_finite=False)
+        A[start:stop, start:stop] = corner
+        below = A[stop:, start:stop] = solve_triangular(
+            corner, A[stop:, start:stop].T, lower=True, check_finite=False
+        ).T
+        for i in range(stop, n, block):
+            j = min(i + block, n)
+            A[i:, i:j] -= below[i - stop :] @ below[i - stop : j - stop].T
+    return A
 
 
 def cholesky_solve(factor: Array, B: Array) -> Array:
