@@ -218,6 +218,8 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
         if self.solver != "auto":
             return self.solver
         most = _MOST_DIRECT["cuda" if _array.is_torch(X) and X.device.type == "cuda" else "cpu"]
+        if len(self.alphas_) > 1:
+            most //= 3  # eigenvectors take longer
         return "direct" if X.shape[0] <= most else "pcg"
 
     def _direct(self, matrix: KernelMatrix, B: Array) -> Array:

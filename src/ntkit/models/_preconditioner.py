@@ -42,7 +42,7 @@ from ntkit.models._kernel_matrix import KernelMatrix
 Solve: TypeAlias = Callable[[Array], Array]
 _JITTER = 1e-13  # of the trace: keeps factorizations of matrices that are singular up to rounding
 _N_PROBES = 8
-_MOST_THREADED, _BLOCK = 8192, 2048  # rows of a Cholesky factorization by LAPACK at once, and of its blocks else
+_MOST_THREADED, _BLOCK = 10000, 2048  # rows of a Cholesky factorization by LAPACK at once, and of its blocks else
 _GATHER_BYTES = 2**24
 INDEFINITE = (
     "The kernel must be positive semi-definite. Got a matrix with negative eigenvalues that are no rounding errors."

@@ -34,7 +34,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
         iteration; the matrix is kept in memory if it fits, else computed again block by block. "gradient":
         preconditioned gradient descent (Algorithm 2 of [1]_), for comparison. "sketch": features and a sketch of their
         rows (Theorem 6.9 of [1]_), which solves a smaller problem to a factor 1 + ε. "auto": "direct" up to
-        10 000 rows (20 000 on a CUDA device), then "pcg".
+        10 000 rows (20 000 on a CUDA device; a third of that for several α), then "pcg".
     kernel_params : dict or None
         Further parameters of the kernel, such as ``{"degree": 3}`` or, for a network, ``{"kind": "nngp"}``.
     lengthscale : float > 0 or "scale"
