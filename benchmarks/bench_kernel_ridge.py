@@ -304,8 +304,9 @@ def plot(record):
         axis.set_xlabel("λ / ‖K‖")
     for axis in axes[:, 0]:
         axis.set_ylabel("iterations to 10⁻⁶")
-    axes[0, 0].legend(title="preconditioner")
-    figure.tight_layout()
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="lower center", ncols=len(labels), title="preconditioner", frameon=False)
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
     figure.savefig(RESULTS.parent.parent / "docs" / "kernel_ridge_iterations.png", dpi=120)
 
 
