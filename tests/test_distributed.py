@@ -1027,3 +1027,38 @@ def test_blocks_can_be_fetched_one_at_a_time(rng):
     assert [len(block.X) for block in blocks] == [3, 1, 3, 1, 2]
     for name, values in (("X", X), ("y", y), ("weight", weight)):
         np.testing.assert_array_equal(np.concatenate([getattr(block, name) for block in blocks]), values)
+
+
+# Kernel matrices on a cluster.
+
+
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_workers_multiply_the_kernel_matrix(share, client, rng, monkeypatch):
+    """Kept there or computed again each time: the coefficients are those of one process."""
+    from ntkit import KernelRidge, distributed
+
+    X = rng.standard_normal((120, 3))
+    y = np.column_stack([np.sin(X[:, 0]), X[:, 1]])
+    weight = rng.uniform(0.5, 2, 120)
+    monkeypatch.setattr(distributed, "_SHARE", share)
+    rows, targets = da.from_array(X, chunks=(50, -1)), da.from_array(y, chunks=(50, -1))
+    model = KernelRidge("ntk", 0.1, solver="pcg", tol=1e-10, random_state=0)
+    expected = clone(model).fit(X, y, weight)
+    with client.as_current():
+        for _ in range(2):  # the same data sent twice
+            found = clone(model).fit(rows, targets, da.from_array(weight, chunks=50))
+        np.testing.assert_allclose(found.dual_coef_, expected.dual_coef_, atol=1e-7)
+        np.testing.assert_allclose(found.predict(rows).compute(), expected.predict(X), atol=1e-7)
+
+
+def test_kernel_matrices_of_a_cluster(client, rng):
+    from ntkit.distributed import OfCluster
+    from ntkit.kernels import gaussian
+    from ntkit.kernels._named import resolve
+
+    X, V = rng.standard_normal((41, 3)), rng.standard_normal((41, 2))
+    kernel = resolve("gaussian", {"lengthscale": 1.5}, "test")
+    K = gaussian(X, lengthscale=1.5)
+    np.testing.assert_allclose(OfCluster(client, kernel, X).times(V), K @ V, atol=1e-12)
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match="kernel of the rows of X must be finite"):
+        OfCluster(client, resolve("exponential", {"lengthscale": 1.0}, "test"), 100 * X)
