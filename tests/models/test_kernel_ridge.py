@@ -261,6 +261,16 @@ def test_solver_auto(monkeypatch, X, y):
     assert model.solver_ == "pcg"
     assert model.n_iter_ > 1
     assert KernelRidge().fit(X[1:], y[1:]).solver_ == "direct"
+    assert KernelRidge(alpha=[0.1, 1.0], random_state=0).fit(X[1:], y[1:]).solver_ == "pcg"  # a third of that
+    assert KernelRidge(alpha=[0.1, 1.0]).fit(X[:19], y[:19]).solver_ == "direct"
+
+
+@pytest.mark.parametrize("solver", ["pcg", "gradient"])
+@pytest.mark.parametrize("factor", [1e-170, 1e160])
+def test_targets_whose_squares_leave_the_range(solver, factor, X, y):
+    Y = np.column_stack([y, factor * y])
+    model = KernelRidge("ntk", 0.5, **exact(solver)).fit(X, Y)
+    np.testing.assert_allclose(model.dual_coef_[:, 1] / factor, model.dual_coef_[:, 0], atol=1e-7)
 
 
 @pytest.mark.parametrize("cache_size", [0, 0.015, None])  # MiB: none, half, all of 60² values

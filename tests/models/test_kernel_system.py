@@ -260,7 +260,7 @@ def test_neighbours_with_ties():
 def test_neighbours_of_a_matrix_that_is_not_held(kind, n_neighbors, rng):
     """Those among the 2k nearest rows that stand before; all that stand before for k = n − 1."""
     X = rng.standard_normal((N, 4))
-    kernel = resolve("cntk", {"depth": 1}, "test") if kind == "images" else NTK
+    kernel = resolve("cntk", {"depth": 2}, "test") if kind == "images" else NTK
     rows = {"csr": sp.csr_array, "torch": torch_from, "images": lambda X: X.reshape(N, 2, 2, 1)}.get(kind, np.asarray)(
         X
     )
@@ -578,6 +578,45 @@ def test_max_iter(method, rng):
     enough = run_on(conjugate_gradients, A, B, tol=np.full(3, 1e-4))
     exactly = run_on(conjugate_gradients, A, B, tol=np.full(3, 1e-4), max_iter=enough.n_iter)
     assert exactly.converged
+
+
+@pytest.mark.parametrize("start", [None, np.array([[0.5], [-1.0]])])
+def test_iterations_that_break_down_return_no_worse_than_their_start(start):
+    """One step, of length ‖b‖²/bᵀAb, leaves 6.3 times the residual; the next direction has negative curvature."""
+    A, B = np.diag([1.0, -0.9]), np.array([[1.0], [0.9]])
+    B = B if start is None else B + A @ start
+    run = run_on(conjugate_gradients, A, B, max_iter=50, start=start)
+    assert not run.converged
+    assert "not positive definite" in run.reason
+    assert run.n_iter == 1
+    np.testing.assert_array_equal(as_numpy(run.solution), np.zeros((2, 1)) if start is None else start)
+    assert run.history[-1, 0] == run.history[0, 0]
+
+
+def test_neighbours_only_where_features_miss_more_than_the_penalty(rng):
+    X = rng.standard_normal((N, 4))
+    matrix = OfMatrix(gaussian(X, lengthscale=1.0))
+    Z = nystroem_features(matrix, 8, SEED).Z
+    missed = float(np.mean(1 - (Z**2).sum(axis=1)))
+    for least, there in ((0.9 * missed, True), (1.1 * missed, False)):
+        assert (Preconditioner.of_features(matrix, Z, 3, SEED, least).neighbors is not None) == there
+
+
+def test_small_systems_are_kept_for_the_next_penalty(rng, monkeypatch):
+    matrix = OfMatrix(gaussian(rng.standard_normal((N, 4)), lengthscale=1.0))
+    Z = nystroem_features(matrix, 8, SEED).Z
+    calls = []
+    parts = OfMatrix.parts
+    monkeypatch.setattr(OfMatrix, "parts", lambda self, places: calls.append(len(places)) or parts(self, places))
+    for keep, n_calls in ((False, 2), (True, 1)):
+        preconditioner = Preconditioner.of_features(matrix, Z, 3, SEED)
+        preconditioner.keep = keep
+        calls.clear()
+        kept = [dense_of(preconditioner.at(alpha), N) for alpha in (0.5, 0.01)]
+        assert sum(calls) == n_calls * N
+        for alpha, P in zip((0.5, 0.01), kept, strict=True):
+            fresh = Preconditioner.of_features(matrix, Z, 3, SEED).at(alpha)
+            np.testing.assert_allclose(P, dense_of(fresh, N), atol=1e-12 * np.abs(P).max())
 
 
 def test_matrices_that_are_not_positive_definite(rng):

@@ -100,3 +100,11 @@ def to_library(x: Array, like: Array) -> Array:
 
         return torch.as_tensor(x, device=like.device)
     return to_numpy(x)
+
+
+def winners(scores: Array, classes: np.ndarray, X: Any) -> Array:
+    """Classes with the largest scores; a tensor where X is one and the classes are numbers."""
+    best = _array.namespace(scores).argmax(scores, axis=1)
+    if _array.is_torch(X) and classes.dtype.kind in "biuf":
+        return to_library(classes, X)[to_library(best, X)]
+    return classes[to_numpy(best)]

@@ -50,10 +50,6 @@ class KernelMatrix(ABC):
     def _parts(self, indices: np.ndarray) -> Array:
         """K between the rows of each of several lists, (lists, length, length)."""
 
-    @abstractmethod
-    def _near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-        """For every row so many near rows before it, and whether there is one (else the number is 0)."""
-
     def times(self, V: Array) -> Array:
         """A V, for V of shape (n, k)."""
         if self.scale is None:
@@ -80,8 +76,6 @@ class KernelMatrix(ABC):
 
     def near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
         """For every row up to so many rows before it that are near to it; and which of these numbers count."""
-        if self.held is None:
-            return self._near(n_neighbors)
         return near_in_kernel(self.held, self._diagonal(), n_neighbors)
 
     def landmarks(self, size: int, seed: np.random.SeedSequence) -> np.ndarray:
@@ -178,8 +172,13 @@ class OfRows(KernelMatrix):
         held = self.held
         return _landmarks.OfRows(self.kernel, self.X, None) if held is None else _landmarks.OfMatrix(held, None)
 
-    def _near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-        """Euclidean neighbours: twice as many, of which on average half stand before the row."""
+    def near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
+        """Near rows in the kernel, if K is in memory; else Euclidean neighbours.
+
+        Of these twice as many are looked for, of which on average half stand before the row.
+        """
+        if self.held is not None:
+            return super().near(n_neighbors)
         from sklearn.neighbors import NearestNeighbors
 
         X = self.X if _array.is_sparse(self.X) else self.X.reshape(self.n_rows, -1)
@@ -197,7 +196,7 @@ class OfMatrix(KernelMatrix):
 
     def __init__(self, K: Array, *, scale: Array | None = None):
         super().__init__(int(K.shape[0]), scale)
-        self.K = _native(K if K.dtype.itemsize == 8 else _array.widen(K))
+        self.K = _native(_array.widen(K))
 
     @property
     def held(self) -> Array:
@@ -221,9 +220,6 @@ class OfMatrix(KernelMatrix):
 
     def _source(self) -> Any:
         return _landmarks.OfMatrix(self.K, None)
-
-    def _near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-        return near_in_kernel(self.K, self.K.diagonal(), n_neighbors)
 
 
 def near_in_kernel(K: Array, diagonal: Array, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:

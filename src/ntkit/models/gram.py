@@ -14,7 +14,7 @@ from ntkit._random import RandomState, seed_sequence
 from ntkit._validation import check_bool, check_choice
 from ntkit.models._blocks import as_rows
 from ntkit.models._calibrate import left_out_log_loss, log_probabilities, temperature
-from ntkit.models._checks import check_labels, check_targets, like_rows, to_library, to_numpy
+from ntkit.models._checks import check_labels, check_targets, like_rows, to_numpy, winners
 from ntkit.models._draws import Draws, check_draws
 from ntkit.models._features import check_features
 from ntkit.models._gram import Dual
@@ -408,7 +408,7 @@ product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_st
         check_bool(return_scores, "return_scores", f"{type(self).__name__}.fit_predict")
         X_new = X if X_new is None else X_new
         scores = self._scores_in_one_pass(X, y, X_new)
-        classes = self._winners(scores, X_new)
+        classes = winners(scores, self.classes_, X_new)
         return (classes, self._decisions(scores, X_new)) if return_scores else classes
 
     def decision_function(self, X: Any) -> Array:
@@ -436,7 +436,7 @@ product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_st
         array of shape (n_samples,)
             A torch tensor if X is one and the classes are numbers.
         """
-        return self._winners(self._scores(X), X)
+        return winners(self._scores(X), self.classes_, X)
 
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithms of :meth:`predict_proba`.
@@ -473,12 +473,6 @@ product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_st
 
     def _decisions(self, scores: Array, X: Any) -> Array:
         return like_rows(scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores, X)
-
-    def _winners(self, scores: Array, X: Any) -> Array:
-        best = _array.namespace(scores).argmax(scores, axis=1)
-        if _array.is_torch(X) and self.classes_.dtype.kind in "biuf":
-            return to_library(self.classes_, X)[to_library(best, X)]
-        return self.classes_[to_numpy(best)]
 
     @property
     def coef_(self) -> np.ndarray:

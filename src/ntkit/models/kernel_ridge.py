@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit.models._checks import check_labels, check_targets, like_rows, to_library, to_numpy
+from ntkit.models._checks import check_labels, check_targets, like_rows, winners
 from ntkit.models._kernel_model import KernelModel
 
 
@@ -240,11 +240,7 @@ class KernelRidgeClassifier(ClassifierMixin, KernelModel):
         if _array.is_dask(X):
             check_is_fitted(self)
             return self._map_rows(self.predict, X, None, self.classes_.dtype)
-        scores = self._scores(X)
-        best = _array.namespace(scores).argmax(scores, axis=1)
-        if _array.is_torch(X) and self.classes_.dtype.kind in "biuf":
-            return to_library(self.classes_, X)[to_library(best, X)]
-        return self.classes_[to_numpy(best)]
+        return winners(self._scores(X), self.classes_, X)
 
     @property
     def dual_coef_(self) -> np.ndarray:

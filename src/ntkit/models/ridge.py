@@ -16,7 +16,7 @@ from ntkit._validation import message
 from ntkit.models._base import FeatureModel
 from ntkit.models._blocks import as_rows, block_rows, n_rows_of, take_rows
 from ntkit.models._calibrate import left_out_log_loss, log_probabilities, temperature
-from ntkit.models._checks import check_labels, check_targets, like_rows, to_library, to_numpy
+from ntkit.models._checks import check_labels, check_targets, like_rows, to_library, to_numpy, winners
 from ntkit.models._solve import Covariance
 
 
@@ -393,11 +393,7 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         self._solve()
         if _array.is_dask(X):
             return self._map_rows(self._for_workers().predict, X, None, self.classes_.dtype)
-        scores = self._scores(X)
-        best = _array.namespace(scores).argmax(scores, axis=1)
-        if _array.is_torch(X) and self.classes_.dtype.kind in "biuf":
-            return to_library(self.classes_, X)[to_library(best, X)]
-        return self.classes_[to_numpy(best)]
+        return winners(self._scores(X), self.classes_, X)
 
     def predict_log_proba(self, X: Any) -> Array:
         """Logarithms of :meth:`predict_proba`.
