@@ -47,7 +47,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
     lengthscale : float > 0 or "scale"
         ℓ of "gaussian" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
     depth : int
-        Number of layers of "ntk", "nngp" and "cntk" (two at least).
+        Number of layers of "ntk", "nngp" and "cntk", which has two at least.
     alpha : float > 0 or None
         λ of the leverage scores, which are the diagonal of K(K + λI)⁻¹. None: from the spectrum of a sample, such that
         the scores add up to less than about m / log m.

@@ -15,7 +15,7 @@ from ntkit.models._kernel_model import KernelModel
 
 
 class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
-    """Ridge regression with an exact kernel, for as many rows as their kernel matrix allows or a hundred thousand.
+    """Ridge regression with an exact kernel, directly or by preconditioned iterations.
 
     Solves (K + αI) c = y − b; predictions are Σ_i c_i k(x, x_i) + b, with the mean b of the targets. It is the mean of
     a Gaussian process with noise variance α. (`FeatureRidge` is for more rows.)
@@ -40,7 +40,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     lengthscale : float > 0 or "scale"
         ℓ of "gaussian" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
     depth : int
-        Number of layers of "ntk", "nngp" and "cntk" (two at least).
+        Number of layers of "ntk", "nngp" and "cntk", which has two at least.
     fit_intercept : bool
         Whether b is the (weighted) mean of y, or 0 as in scikit-learn's ``KernelRidge``.
     features : {"nystroem", "sketch"}, transformer or None
@@ -92,7 +92,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     n_iter_ : int
         Iterations of "pcg" or "gradient", for all α together; 1 for the others.
     history_ : list of ndarray of shape (iterations + 1, n_targets)
-        Relative residuals, for each of `alphas_`.
+        Relative residuals, for each of `alphas_`. (Not kept in files.)
     sketch_size_, dimension_ : int, float
         Rows of the sketch, and an estimate of s_λ, for "sketch".
     lengthscale_ : float
@@ -104,10 +104,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     Notes
     -----
     The preconditioner is Z Zᵀ + E ≈ K + αI with a sparse approximation of E⁻¹ from neighbours; see
-    ``docs/design/kernel-ridge.md``. Z costs O(n m²), neighbours O(n²) and O(n k³), each iteration O(n²) if the matrix
-    is in memory. For several α each starts from the solution before it; the errors of rows left out, c_i/(K + αI)⁻¹_ii
-    with b as it is, are exact up to the tolerance of their own right-hand sides. Kernel values and solutions are in
-    float64.
+    ``docs/design/kernel-ridge.md``. Z costs O(n m²), neighbours O(n²) and O(n k² (k + m)), each iteration O(n²) if the
+    matrix is in memory. For several α each starts from the solution before it; the errors of rows left out,
+    c_i/(K + αI)⁻¹_ii with b as it is, are exact up to the tolerance of their own right-hand sides. Kernel values and
+    solutions are in float64.
 
     "sketch" promises ‖Kc − y‖² + α cᵀKc within 1 + ε of the optimum for features close to the kernel (Theorem 6.9 of
     [1]_). With landmarks c is 0 elsewhere; with other features K − Z Zᵀ must be small against α.
