@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -117,3 +118,43 @@ def test_gram_matrices_on_devices_slow_at_float64(precision, monkeypatch, rng):
     assert features.seen == [["ieee", False, False]]
     assert FLAGS.fp32_precision == precision
     np.testing.assert_allclose(total.numpy(), 1 + Z.T @ Z, rtol=1e-6)
+
+
+@pytest.mark.usefixtures("settings")
+def test_settings_come_back_after_threads_that_overlap():
+    """The first thread leaves while the second one is inside: it must find exact products to its end."""
+    first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+    seen = []
+
+    def first():
+        with exact_products():
+            first_is_in.set()
+            second_is_in.wait(10)
+        first_is_out.set()
+
+    def second():
+        first_is_in.wait(10)
+        with exact_products():
+            second_is_in.set()
+            first_is_out.wait(10)
+            seen.append(current())
+
+    FLAGS.fp32_precision = "tf32"
+    before = current()
+    threads = [threading.Thread(target=work) for work in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [["ieee", False, False]]
+    assert current() == before
+
+
+@pytest.mark.usefixtures("settings")
+def test_settings_come_back_after_calls_within_others():
+    FLAGS.fp32_precision = "tf32"
+    with exact_products():
+        with exact_products():
+            pass
+        assert current() == ["ieee", False, False]
+    assert FLAGS.fp32_precision == "tf32"
