@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import zipfile
 from pathlib import Path
 from urllib.error import URLError
 
@@ -32,6 +33,7 @@ SHAPES = {
     "shuttle": [(43500, 9), (14500, 9)],
     "year_subset": [(5000, 90), (2000, 90)],
 }
+TABLES = ("ct_slices", "workloads", "year")  # of these the tests make small files
 FETCHED = ("abalone", "california_housing", "cifar10", "magic04", "mnist", "mushroom")
 FILES = {"abalone": "uci_abalone", "california_housing": "california_housing", "connect4": "uci_connect4"}
 
@@ -57,7 +59,8 @@ def offline(monkeypatch):
 
 
 def test_names():
-    assert set(dataset_names()) == set(SHAPES)
+    assert set(dataset_names()) == {*SHAPES, *TABLES}
+    assert list(dataset_names()) == sorted(dataset_names())
     for name in dataset_names():
         assert re.search(rf"^    {name} +(regression|classification)", load_dataset.__doc__, re.M)
 
@@ -210,6 +213,109 @@ def test_one_hot_of_small_boards(tmp_path):
     data = load_dataset("connect4", data_home=tmp_path)
     expected = np.stack([codes == c for c in range(3)], 2).reshape(-1, 126)
     np.testing.assert_array_equal(data.X, expected)
+
+
+# Files of the UCI archive.
+
+
+def table_rows(name, n=7):
+    """Numbers as they stand in the file."""
+    width = {"ct_slices": 386, "workloads": 8, "year": 91}[name]
+    rows = np.round(np.random.default_rng(0).standard_normal((n, width)), 4)
+    rows[:, 0] = {"ct_slices": 5, "workloads": np.arange(n), "year": 1990 + np.arange(n)}[name]
+    return rows
+
+
+def table_text(name, rows, missing=""):
+    header = {
+        "ct_slices": ["patientId", *(f"value{i}" for i in range(384)), "reference"],
+        "workloads": ["", "x", "y", "x_range", "y_range", "count", "sum_", "avg"],
+    }
+    lines = [[missing if np.isnan(value) else str(value) for value in row] for row in rows]
+    return "\n".join(",".join(line) for line in ([header[name]] if name in header else []) + lines) + "\n"
+
+
+@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("form", ["plain", "old archive", "new archive"])
+def test_tables_of_the_archive(name, form, tmp_path):
+    table, rows = datasets._SOURCES[name].table, table_rows(name)
+    text = table_text(name, rows)
+    if form == "plain":
+        (tmp_path / table.file).write_text(text)
+    else:
+        with zipfile.ZipFile(tmp_path / table.archives[form == "new archive"], "w") as archive:
+            archive.writestr("readme.txt", "nothing")
+            archive.writestr(f"Datasets/{table.file}", text)
+    data = load_dataset(name, data_home=tmp_path)
+    target = rows[:, 0] if name == "year" else rows[:, -1]
+    X = rows[:, 1:] if name == "year" else rows[:, 1:-1]
+    np.testing.assert_allclose(data.y, target, rtol=1e-15)
+    np.testing.assert_array_equal(data.X, X.astype(np.float32))
+    assert (data.X.dtype, data.y.dtype, data.task) == (np.float32, np.float64, "regression")
+    assert len(set(data.feature_names)) == data.X.shape[1]
+    assert data.target_name == {"ct_slices": "reference", "workloads": "avg", "year": "year"}[name]
+    assert data.X_test is None
+
+
+@pytest.mark.parametrize("missing", ["", "NaN", "nan", "NA"])
+def test_workloads_have_each_row_once_and_no_missing_averages(missing, tmp_path):
+    rows = table_rows("workloads", 6)
+    rows[[2, 5], 1:] = rows[0, 1:]
+    rows[3, -1] = np.nan
+    (tmp_path / "Range-Queries-Aggregates.csv").write_text(table_text("workloads", rows, missing))
+    data = load_dataset("workloads", data_home=tmp_path)
+    np.testing.assert_allclose(data.y, rows[[0, 1, 4], -1], rtol=1e-15)
+    np.testing.assert_array_equal(data.X, rows[[0, 1, 4], 1:-1].astype(np.float32))
+
+
+def test_the_last_songs_are_for_tests():
+    rows = np.zeros((463715 + 3, 2))
+    rows[:, 0] = np.arange(len(rows))
+    arrays = datasets._years(rows)
+    np.testing.assert_array_equal(arrays["y_test"], len(rows) - 3 + np.arange(3))
+    assert arrays["X_test"].shape == (3, 1)
+    np.testing.assert_array_equal(arrays["y_train"], np.arange(463715))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_converted_tables_come_first(name, tmp_path):
+    table = datasets._SOURCES[name].table
+    (tmp_path / table.file).write_text("broken")
+    columns = datasets._SOURCES[name].feature_names
+    data = {"X": np.ones((3, len(columns)), np.float32), "y": np.arange(3.0)}
+    np.savez((tmp_path / table.file).with_suffix(".npz"), **data)
+    np.testing.assert_array_equal(load_dataset(name, data_home=tmp_path).y, np.arange(3))
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_broken_tables(name, tmp_path):
+    table = datasets._SOURCES[name].table
+    path = tmp_path / table.file
+    page = re.escape(table.page)
+    whole = table_text(name, table_rows(name))
+    for text in (whole[: -3 * len(whole) // 20], "a,b\nc,d\n", "1,2\n3,4\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match=rf"{re.escape(str(path))} is not the file that {page} has \("):
+            load_dataset(name, data_home=tmp_path)
+    path.unlink()
+    path = tmp_path / table.archives[0]
+    path.write_bytes(b"nothing")
+    with pytest.raises(ValueError, match=rf"is not the file that {page} has \(File is not a zip file"):
+        load_dataset(name, data_home=tmp_path)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("other.csv", "1,2\n")
+    with pytest.raises(ValueError, match=rf"has \(no {re.escape(table.file)} in it\)"):
+        load_dataset(name, data_home=tmp_path)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_messages_say_where_tables_come_from(name, tmp_path, monkeypatch):
+    monkeypatch.delenv("NTKIT_DATA", raising=False)
+    table = datasets._SOURCES[name].table
+    with pytest.raises(FileNotFoundError) as caught:
+        load_dataset(name, data_home=tmp_path)
+    for part in (repr(name), table.file, *table.archives, table.page, str(tmp_path), "data_home", "NTKIT_DATA"):
+        assert part in str(caught.value)
 
 
 @pytest.mark.usefixtures("offline")

@@ -1,7 +1,7 @@
 """Real data sets by name: from files if there are any, else as scikit-learn can get them.
 
 Each data set is one or a few ``.npz`` files, looked for in `data_home` and in the folder that the environment variable
-``NTKIT_DATA`` names. Some can also be downloaded, by scikit-learn.
+``NTKIT_DATA`` names. Some can also be downloaded, by scikit-learn; of others the file of the UCI archive is read.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import IO, Any, TypeAlias
 
 import numpy as np
 
@@ -102,6 +102,7 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
     california_housing  regression      20640 × 8        house values in 100 000 USD, 1990 census
     cifar10             classification  50000 + 10000    images 32 × 32 × 3
     connect4            classification  67557 × 126      positions of Connect-4, one-hot; 0 draw, 1 loss, 2 win
+    ct_slices           regression      53500 × 384      place of CT slices along the body, by their histograms
     digits              classification  1797 × 64        scikit-learn's small digits, 8 × 8, flat
     elevation           regression      583200 × 3       height or depth (m) at points of the sphere
     magic04             classification  19020 × 10       gamma telescope; 0 gamma, 1 hadron
@@ -110,11 +111,18 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
     pendigits           classification  7494 + 3498      digits by 8 pen points
     protein             regression      45730 × 9        CASP: error (RMSD, Ångström) of predicted structures
     shuttle             classification  43500 + 14500    Statlog shuttle, classes 1 to 7
+    workloads           regression      ≤ 200000 × 6     range queries of crimes: average by place, count and sum
+    year                regression      463715 + 51630   YearPredictionMSD: year of songs from 90 timbres
     year_subset         regression      5000 + 2000      a random part of YearPredictionMSD: year from 90 timbres
     ==================  ==============  ===============  ==========================================================
 
     Points of the sphere are unit vectors (cos φ cos λ, cos φ sin λ, sin φ) of the cells of a grid of latitudes φ and
     longitudes λ, which crowd at the poles: for a uniform sample draw rows with probability ∝ cos φ = √(x² + y²).
+
+    Three are read as the UCI archive has them, plain or zipped: ct_slices from slice_localization_data.csv, without the
+    number of the patient; workloads from Range-Queries-Aggregates.csv, where avg is the target, rows without one are
+    dropped and of equal rows the first is kept; year from YearPredictionMSD.txt, whose last 51630 rows are the test
+    part (a file cut short has none). A file of the same name with .npz, arrays as a :class:`Dataset` has, comes first.
 
     Parameters
     ----------
@@ -133,6 +141,8 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
     ------
     FileNotFoundError
         If the data set is in none of these places; the message says what to do.
+    ValueError
+        If a file is there, but broken.
 
     Examples
     --------
@@ -150,6 +160,8 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
                 return _build(name, source, _read(paths))
             except KeyError as error:
                 raise ValueError(f"{', '.join(map(str, paths))}: no array {error} there. Get it anew.") from error
+        if source.table is not None and (path := _table_path(folder, source.table)) is not None:
+            return _build(name, source, source.table.arrange(_read_table(path, source.table)))
     if source.fetch is None:
         raise FileNotFoundError(_missing(name, source, folders))
     try:
@@ -163,6 +175,12 @@ def _missing(name: str, source: _Source, folders: Sequence[Path], error: Excepti
     files = ", ".join(source.files)
     places = " and in ".join(str(folder) for folder in folders) or "no folder, as none was given"
     failed = f" Downloading it failed, too ({type(error).__name__}: {error})." if error else ""
+    if source.table is not None:
+        return (
+            f"The data set {name!r} was not found: looked for {files}, {source.table.file} and "
+            f"{' and '.join(source.table.archives)} in {places}. Get it from {source.table.page}, put it into a folder "
+            "as it is, and name the folder by data_home=… or the environment variable NTKIT_DATA."
+        )
     return (
         f"The data set {name!r} was not found: looked for {files} in {places}.{failed} Put the files into a "
         "folder, and name it by data_home=… or the environment variable NTKIT_DATA"
@@ -182,6 +200,38 @@ def _read(paths: Sequence[Path]) -> Arrays:
         except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} is no .npz file of plain arrays ({error}). Get it anew.") from error
     return {key: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for key, arrays in parts.items()}
+
+
+def _table_path(folder: Path, table: _Table) -> Path | None:
+    paths = (folder / file for file in (table.file, *table.archives))
+    return next((path for path in paths if path.is_file()), None)
+
+
+def _read_table(path: Path, table: _Table) -> np.ndarray:
+    """Rows of a table of the UCI archive; missing targets are NaN."""
+    try:
+        if path.suffix != ".zip":
+            with path.open("rb") as stream:
+                rows = _read_numbers(stream, table)
+        else:
+            with zipfile.ZipFile(path) as archive:
+                members = [member for member in archive.namelist() if Path(member).name == table.file]
+                if not members:
+                    raise ValueError(f"no {table.file} in it")
+                with archive.open(members[0]) as stream:
+                    rows = _read_numbers(stream, table)
+        if rows.shape[1] != table.n_columns:
+            raise ValueError(f"{rows.shape[1]} columns where {table.n_columns} were expected")
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not the file that {table.page} has ({error}). Get it anew.") from error
+    return rows
+
+
+def _read_numbers(stream: IO[bytes], table: _Table) -> np.ndarray:
+    converters: dict[int | str, Callable[[str], float]] | None = None
+    if table.gaps:
+        converters = {-1: lambda text: float("nan" if text in ("", "NA") else text)}
+    return np.loadtxt(stream, delimiter=",", skiprows=int(table.header), converters=converters, ndmin=2)
 
 
 def _build(name: str, source: _Source, arrays: Arrays) -> Dataset:
@@ -228,6 +278,24 @@ def _sphere_points(arrays: Arrays) -> Arrays:
         months = np.repeat(arrays["month"].astype(np.float64), len(points))
         points = np.column_stack([np.tile(points, (len(arrays["month"]), 1)), months])
     return {"X": points, "y": arrays["value"].ravel()}
+
+
+def _slices(rows: np.ndarray) -> Arrays:
+    return {"X": rows[:, 1:-1].astype(np.float32), "y": rows[:, -1]}
+
+
+def _workloads(rows: np.ndarray) -> Arrays:
+    rows = rows[~np.isnan(rows).any(axis=1), 1:]  # the first column numbers the rows
+    rows = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
+    return {"X": rows[:, :-1].astype(np.float32), "y": rows[:, -1]}
+
+
+def _years(rows: np.ndarray) -> Arrays:
+    X, y = rows[:, 1:].astype(np.float32), rows[:, 0]
+    n = 463715  # no artist of the rows after these is among them
+    if len(X) <= n:
+        return {"X": X, "y": y}
+    return {"X_train": X[:n], "y_train": y[:n], "X_test": X[n:], "y_test": y[n:]}
 
 
 # What scikit-learn gets, in the form of the files.
@@ -308,6 +376,19 @@ def _check_shape(X: np.ndarray, shape: tuple[int, ...]) -> None:
 
 
 @dataclass(frozen=True)
+class _Table:
+    """A text file of the UCI archive, the archives it comes in, and how its rows become arrays."""
+
+    file: str
+    archives: tuple[str, ...]
+    page: str
+    n_columns: int
+    header: bool
+    arrange: Callable[[np.ndarray], Arrays]
+    gaps: bool = False  # whether values of the last column may be missing
+
+
+@dataclass(frozen=True)
 class _Source:
     """Files of a data set, what they mean, and where else it can be had."""
 
@@ -317,6 +398,7 @@ class _Source:
     feature_names: tuple[str, ...] | None = None
     prepare: Callable[[Arrays], Arrays] | None = None
     fetch: Callable[[str | None], Arrays] | None = None
+    table: _Table | None = None
 
 
 def _numbered(*prefixes: str, count: int) -> tuple[str, ...]:
@@ -324,6 +406,32 @@ def _numbered(*prefixes: str, count: int) -> tuple[str, ...]:
 
 
 _SQUARES = tuple(f"{column}{row}={code}" for column in "abcdefg" for row in range(1, 7) for code in ("blank", "o", "x"))
+_TIMBRES = _numbered("timbre_mean_", count=12) + _numbered("timbre_covariance_", count=78)
+_CT_SLICES = _Table(
+    "slice_localization_data.csv",
+    ("slice_localization_data.zip", "relative+location+of+ct+slices+on+axial+axis.zip"),
+    "https://archive.ics.uci.edu/dataset/206",
+    n_columns=386,
+    header=True,
+    arrange=_slices,
+)
+_WORKLOADS = _Table(
+    "Range-Queries-Aggregates.csv",
+    ("datasets.zip", "query+analytics+workloads+dataset.zip"),
+    "https://archive.ics.uci.edu/dataset/493",
+    n_columns=8,
+    header=True,
+    arrange=_workloads,
+    gaps=True,
+)
+_YEAR = _Table(
+    "YearPredictionMSD.txt",
+    ("YearPredictionMSD.txt.zip", "yearpredictionmsd.zip"),
+    "https://archive.ics.uci.edu/dataset/203",
+    n_columns=91,
+    header=False,
+    arrange=_years,
+)
 _SOURCES = {
     "abalone": _Source(("uci_abalone.npz",), "regression", "rings", _ABALONE, fetch=_fetch_abalone),
     "airtemp": _Source(
@@ -339,6 +447,13 @@ _SOURCES = {
         fetch=_fetch_cifar,
     ),
     "connect4": _Source(("uci_connect4.npz",), "classification", "outcome", _SQUARES, _one_hot_squares),
+    "ct_slices": _Source(
+        ("slice_localization_data.npz",),
+        "regression",
+        "reference",
+        tuple(f"value{i}" for i in range(384)),
+        table=_CT_SLICES,
+    ),
     "digits": _Source((), "classification", "digit", fetch=_fetch_digits),
     "elevation": _Source(("sphere_elevation_etopo20.npz",), "regression", "elevation", ("x", "y", "z"), _sphere_points),
     "magic04": _Source(("uci_magic04.npz",), "classification", "hadron", _MAGIC, fetch=_fetch_magic),
@@ -347,10 +462,13 @@ _SOURCES = {
     "pendigits": _Source(("uci_pendigits.npz",), "classification", "digit", _numbered("x", "y", count=8)),
     "protein": _Source(("uci_protein.npz",), "regression", "RMSD", _numbered("F", count=9)),
     "shuttle": _Source(("uci_shuttle.npz",), "classification", "class", _numbered("A", count=9)),
-    "year_subset": _Source(
-        ("uci_yearpredictionmsd_subset.npz",),
+    "workloads": _Source(
+        ("Range-Queries-Aggregates.npz",),
         "regression",
-        "year",
-        _numbered("timbre_mean_", count=12) + _numbered("timbre_covariance_", count=78),
+        "avg",
+        ("x", "y", "x_range", "y_range", "count", "sum_"),
+        table=_WORKLOADS,
     ),
+    "year": _Source(("YearPredictionMSD.npz",), "regression", "year", _TIMBRES, table=_YEAR),
+    "year_subset": _Source(("uci_yearpredictionmsd_subset.npz",), "regression", "year", _TIMBRES),
 }
