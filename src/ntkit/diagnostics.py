@@ -66,17 +66,7 @@ def kernel_error(
     True
     """
     rows = _sample(X, n_samples, seed_sequence(random_state, owner="kernel_error"), "kernel_error")
-    if kernel is not None:
-        from ntkit.kernels import gram
-
-        K = gram(kernel, _plain(rows), **kernel_params)
-    elif hasattr(feature_map, "_kernel"):
-        if kernel_params:
-            raise TypeError(f"kernel_error got parameters {sorted(kernel_params)} of a kernel, but no kernel=….")
-        K = feature_map._kernel(_plain(rows))
-    else:
-        rule = "given (a name such as 'ntk', a network or a function) for a map that is not ntkit's"
-        raise TypeError(message("kernel_error", "kernel", rule, kernel))
+    K = _exact_kernel(feature_map, rows, kernel, kernel_params, "kernel_error")
     return _relative(K, _plain(feature_map.transform(rows)))
 
 
@@ -279,6 +269,21 @@ def _relative(K: Array, Z: Array) -> float:
     error = xp.linalg.matrix_norm(xp.matmul(Z, xp.matrix_transpose(Z)) - K)
     size = xp.linalg.matrix_norm(K)
     return float(error / size) if size > 0 else float(error)
+
+
+def _exact_kernel(feature_map: Any, rows: Any, kernel: Any, kernel_params: dict[str, Any], owner: str) -> Array:
+    """Kernel matrix of `rows`: of `kernel`, or of the kernel that a map of ntkit is for."""
+    if kernel is not None:
+        from ntkit.kernels import gram
+
+        return gram(kernel, _plain(rows), **kernel_params)
+    if not hasattr(feature_map, "_kernel"):
+        name = type(feature_map).__name__
+        rule = f"given (a name such as 'ntk', a network or a function) for {name}, which is not ntkit's"
+        raise TypeError(message(owner, "kernel", rule, kernel))
+    if kernel_params:
+        raise TypeError(f"{owner} got parameters {sorted(kernel_params)} of a kernel, but no kernel=….")
+    return feature_map._kernel(_plain(rows))
 
 
 def _plain(rows: Any) -> Any:

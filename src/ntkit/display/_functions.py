@@ -1,4 +1,4 @@
-"""Plots. matplotlib is imported on first use (``pip install ntkit[plot]``)."""
+"""Plots of the functions of kernels."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import numpy as np
 
 from ntkit._validation import check_int, message
 from ntkit.kernels import relu_ntk
-
-__all__ = ["plot_relu_ntk"]
 
 
 def plot_relu_ntk(depths: Sequence[int] = range(1, 33), *, ax: Any = None) -> Any:
@@ -34,6 +32,7 @@ def plot_relu_ntk(depths: Sequence[int] = range(1, 33), *, ax: Any = None) -> An
 
     Examples
     --------
+    >>> from ntkit.display import plot_relu_ntk
     >>> ax = plot_relu_ntk([1, 2, 4])
     >>> ax.get_xlabel()
     'cosine t'

@@ -1,0 +1,56 @@
+"""What all displays share: axes to draw on, matrices to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._validation import message
+from ntkit.diagnostics import _matrix_and_features
+from ntkit.models._checks import to_numpy
+
+
+def check_matplotlib(caller: str) -> None:
+    """Raise an error that says how to install matplotlib, if it is not there."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"{caller} needs matplotlib: pip install 'ntkit[plot]'.") from error
+
+
+def axes_or_new(ax: Any, caller: str) -> Any:
+    """`ax`, or the axes of a new figure, which notebooks show."""
+    check_matplotlib(caller)
+    if ax is not None:
+        return ax
+    import matplotlib.pyplot as plt
+
+    return plt.subplots(layout="constrained")[1]
+
+
+def approximate(Z: Array) -> np.ndarray:
+    """Z Zᵀ in host memory."""
+    Z = _array.widen(Z)
+    xp: Any = _array.namespace(Z)
+    return np.asarray(to_numpy(xp.matmul(Z, xp.matrix_transpose(Z))))
+
+
+def checked_matrices(K: Any, Z: Any, owner: str) -> tuple[np.ndarray, np.ndarray]:
+    """K and Z Zᵀ in host memory, after checks of their shapes and values."""
+    K, Z = _matrix_and_features(K, Z, owner)
+    return np.asarray(to_numpy(K)), approximate(Z)
+
+
+def number_array(values: Any, name: str, owner: str, check: Callable[[np.ndarray], Any], rule: str) -> np.ndarray:
+    """`values` as a float64 array that passes `check`, or an error that names the rule."""
+    try:
+        array = np.asarray(to_numpy(values), dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise TypeError(message(owner, name, rule, values)) from error
+    if not array.size or not check(array):
+        raise ValueError(message(owner, name, rule, values))
+    return array
