@@ -10,7 +10,10 @@ BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PYTEST_ARGS ?=
 
-.PHONY: demo test lint format bench clean
+PAPERS_ARGS ?=
+PEERS_ARGS ?=
+
+.PHONY: demo test lint format docs check-docs papers peers bench clean
 
 $(VENV)/base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -22,6 +25,10 @@ $(VENV)/base: pyproject.toml
 $(VENV)/dev: $(VENV)/base
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[plot,cli,dask,torch,test,lint]'
+	touch $@
+
+$(VENV)/docs: $(VENV)/dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
 	touch $@
 
 demo: $(VENV)/base
@@ -42,10 +49,26 @@ format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+docs: $(VENV)/docs
+	$(BIN)/sphinx-build -W --keep-going -j auto -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+check-docs: docs
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright
+	$(BIN)/python docs/check_site.py
+
+# every table and figure of the papers, and what users would pick instead; runs that are stopped go on where they were:
+#   make papers PAPERS_ARGS=--quick, PAPERS_ARGS='--device cuda'
+papers: $(VENV)/dev
+	$(BIN)/python benchmarks/papers/all.py $(PAPERS_ARGS)
+
+peers: $(VENV)/dev
+	$(BIN)/python benchmarks/peers/all.py $(PEERS_ARGS)
+
 bench: $(VENV)/dev
 	$(BIN)/python benchmarks/bench_exact_kernels.py
 	$(BIN)/python benchmarks/bench_sketches.py --plot docs/polynomial_sketch.png
 	for question in errors speed learning; do $(BIN)/python benchmarks/bench_ntk_features.py $$question || exit 1; done
 
 clean:
-	rm -rf $(VENV) .venv-neural-tangents build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-neural-tangents build dist demo docs/_build docs/gallery docs/api/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis

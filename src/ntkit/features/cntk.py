@@ -54,8 +54,8 @@ class CNTKSketch(NetworkMap):
 
     Notes
     -----
-    Theorem 4 of [1]_: |Z(x)·Z(y) − Θ_cntk(x, y)| ≤ ε Θ_cntk(x, y) with probability 1 − δ for suitable sizes, in time
-    linear in the pixels, where the exact kernel takes the square of their number for every pair of images.
+    Theorem 4 of [1]_: ``|Z(x)·Z(y) − Θ_cntk(x, y)| ≤ ε Θ_cntk(x, y)`` with probability 1 − δ for suitable sizes, in
+    time linear in the pixels, where the exact kernel takes the square of their number for every pair of images.
 
     What differs from the letter of the definition, for speed and accuracy at equal size, is told at
     :class:`NetworkFeatures` and in ``docs/design/convolutional.md``.

@@ -275,7 +275,7 @@ class NetworkFeatures(NetworkMap):
     of which the entries are then sketched. See ``docs/design/convolutional.md`` for both, and for measurements.
 
     Time and memory are linear in the pixels. Where values are added with random signs the error is about
-    `hidden_components`^{-1/2}, in the end `n_components`^{-1/2}.
+    ``hidden_components^{-1/2}``, in the end ``n_components^{-1/2}``.
 
     References
     ----------

@@ -66,8 +66,8 @@ class NTKPolynomialSketch(ReLUMap):
     degree : int or "auto"
         Highest degree; "auto" takes the smallest that reaches `tol`, up to 128.
     tol : float or None
-        For ``degree="auto"``: bound for max |Σ a_j t^j − K(t)| / K(1). None: 0.005 (L + 1), at most 0.05, which lies
-        well below the error of the sketch for up to some 10⁴ components; for rows of at most 32 features, whose
+        For ``degree="auto"``: bound for ``max |Σ a_j t^j − K(t)| / K(1)``. None: 0.005 (L + 1), at most 0.05, which
+        lies well below the error of the sketch for up to some 10⁴ components; for rows of at most 32 features, whose
         kernel matrices have many small eigenvalues that only high degrees give, 0.002 (L + 1), at most 0.02.
     kind : {"ntk", "nngp"}
         Kernel of a trained network, or of its random initialization.
@@ -89,10 +89,10 @@ class NTKPolynomialSketch(ReLUMap):
     ----------
     degree_ : int
         Highest degree used.
-    coefficients_ : ndarray of shape (degree_ + 1,)
+    coefficients_ : ndarray of shape (`degree_` + 1,)
         a_j; many are 0. (Degrees too small for a component of their own gave theirs to the others.)
     fit_error_ : float
-        max |Σ a_j t^j − K(t)| / K(1) over [−1, 1]. It is reached near t = 1; elsewhere the fit is much closer.
+        ``max |Σ a_j t^j − K(t)| / K(1)`` over [−1, 1]. It is reached near t = 1; elsewhere the fit is much closer.
     budget_ : Budget
         ``exact`` and ``sketched``: components of each degree.
     n_features_in_ : int
@@ -270,7 +270,7 @@ class NTKSketch(ReLUMap):
 
     Notes
     -----
-    Theorem 1 of [1]_: for suitable sizes |Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y) with probability 1 − δ, with
+    Theorem 1 of [1]_: for suitable sizes ``|Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y)`` with probability 1 − δ, with
     O(ε⁻² log 1/δ) components. "split" is unbiased for L = 1 without `normalize` (for the kernel with polynomials in
     place of κ₀ and κ₁). For fully connected networks :class:`NTKPolynomialSketch` is faster and more accurate; this
     map is the one that extends to networks with more structure.
@@ -501,7 +501,7 @@ class NTKRandomFeatures(ReLUMap):
     Notes
     -----
     O(d (m₀ + m₁)) per row for L = 1, O(m₁ (m₀ + m₁)) for every further layer, as matrix products. Theorem 2 of [1]_:
-    |Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y) with probability 1 − δ for m₁ = O(L⁶ε⁻⁴ log L/δ) and m₀, m_s = Õ(L²ε⁻²).
+    ``|Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y)`` with probability 1 − δ for m₁ = O(L⁶ε⁻⁴ log L/δ) and m₀, m_s = Õ(L²ε⁻²).
 
     References
     ----------

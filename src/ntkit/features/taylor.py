@@ -90,7 +90,7 @@ class DotProductSketch(SeriesMap):
         ℓ; 1 for kernels without it.
     degree_ : int
         Highest degree p, of those that are not drawn.
-    weights_ : ndarray of shape (degree_ + 1,), with `n_sampled` (q + 1,)
+    weights_ : ndarray of shape (`degree_` + 1,), with `n_sampled` (q + 1,)
         Σ w_j(‖x‖)² over the rows of `fit` that are not 0 (a row of norm ℓ if all are 0), divided by the sum over j.
         The degrees share the components in proportion to them, which makes the sum of all variances smallest. Degrees
         with a share of less than half a component are left out, unless all monomials of all degrees fit or degrees

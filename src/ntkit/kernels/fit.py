@@ -34,7 +34,7 @@ def nonnegative_polynomial(function: Callable[[np.ndarray], Any], degree: int) -
     -------
     coefficients : ndarray of shape (degree + 1,)
     error : float
-        max |Σ a_j t^j − κ(t)| / κ(1).
+        ``max |Σ a_j t^j − κ(t)| / κ(1)``.
 
     Notes
     -----

@@ -59,7 +59,7 @@ def gegenbauer(t: Any, degree: int, n_features: int) -> Array:
 
     Returns
     -------
-    array of shape (degree + 1, *t.shape)
+    array of shape ``(degree + 1, *t.shape)``
 
     Examples
     --------

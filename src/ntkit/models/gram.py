@@ -313,8 +313,8 @@ product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_st
         Log loss of the probabilities on the rows held back, for each of `alphas_`; NaN for those not tried. It is
         smoother than the share of rows misclassified.
     temperature_ : float
-        Probabilities are softmax(predictions / temperature_), which has the smallest log loss on the rows held back;
-        None without such rows.
+        Probabilities are ``softmax(predictions / temperature_)``, which has the smallest log loss on the rows held
+        back; None without such rows.
     coef_ : ndarray of shape (n_classes, D·m)
     intercept_ : ndarray of shape (n_classes,)
     alpha_, alphas_, n_draws_, maps_, preprocessor_, gram_, n_features_in_, feature_names_in_

@@ -1,0 +1,44 @@
+"""
+Exact kernel ridge regression, and its preconditioner
+=====================================================
+
+Where the kernel itself is wanted, :class:`~ntkit.KernelRidge` solves (K + αI) c = y by conjugate gradients. Each
+iteration is a product with the matrix; features of the kernel, as a preconditioner, make the iterations few.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from ntkit import KernelRidge
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((2000, 5))
+y = np.sin(X).sum(axis=1) + 0.1 * rng.standard_normal(2000)
+
+# %%
+# Residuals
+# ---------
+#
+# ``history_`` has the relative residual after each iteration, of each penalty. Without a preconditioner, small
+# penalties take many iterations: their number grows with the root of the condition number. The default takes about
+# 20√n landmarks, at most n/4, and corrects among neighbours what these miss.
+
+fig, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
+for ax, alpha in zip(axes, (1.0, 0.01), strict=True):
+    for label, options in {
+        "none": {"features": None},
+        "100 landmarks": {"n_components": 100, "n_neighbors": 0},
+        "400 landmarks": {"n_components": 400, "n_neighbors": 0},
+        "default": {},
+    }.items():
+        model = KernelRidge("ntk", alpha, solver="pcg", depth=2, max_iter=2000, random_state=0, **options).fit(X, y)
+        ax.semilogy(model.history_[0][:, 0], label=f"{label}: {model.n_iter_}")
+    ax.set(title=f"α = {alpha:g}", xlabel="Iteration", xscale="symlog")
+    ax.legend(title="Preconditioner: iterations")
+_ = axes[0].set_ylabel("Relative residual")
+
+# %%
+# The solution is that of a factorization, up to the tolerance.
+
+direct = KernelRidge("ntk", 0.01, solver="direct", depth=2).fit(X, y)
+print(f"largest difference of predictions: {np.abs(direct.predict(X) - model.predict(X)).max():.1e}")
