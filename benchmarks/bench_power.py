@@ -1,16 +1,15 @@
 """One T and one S for all factors against independent draws; sampled tails of series; shares of the degrees.
 
     python benchmarks/bench_power.py degrees    error and time of ⟨x, y⟩^p: which sketch, when (Theorem 5.1)
-    python benchmarks/bench_power.py growth     time against n·d of dense rows, nonzeros of sparse ones (Table 1)
     python benchmarks/bench_power.py tail       sampled against truncated series (Theorem B.5, Corollary C.3)
     python benchmarks/bench_power.py budget     shares of the degrees: least variance, equal, as in Theorem A.1
     python benchmarks/bench_power.py all
 
-Theorems and tables are those of Song, Woodruff, Yu, Zhang, "Fast sketching of polynomial kernels of polynomial degree",
-ICML 2021. "power" is its Algorithm 1 (PowerSketch), "tree" the independent tree (PolySketch), "count" ntkit's
-TensorSketch, which has the law of scikit-learn's PolynomialCountSketch. MNIST is read from $NTKIT_DATA. Rows are
-float32 and of norm 1 (scikit-learn turns them into float64), times those of transform on all cores, in which
-contestants take turns.
+Theorems are those of Song, Woodruff, Yu, Zhang, "Fast sketching of polynomial kernels of polynomial degree", ICML 2021;
+its Table 1 is papers/power_table1.py. "power" is its Algorithm 1 (PowerSketch), "tree" the independent tree
+(PolySketch), "count" ntkit's TensorSketch, which has the law of scikit-learn's PolynomialCountSketch. MNIST is read
+from $NTKIT_DATA. Rows are float32 and of norm 1 (scikit-learn turns them into float64), times those of transform on all
+cores, in which contestants take turns.
 """
 
 from __future__ import annotations
@@ -206,78 +205,6 @@ def plot_trade(ax, rows, m=4096):
     ax.legend(frameon=False, fontsize=8)
 
 
-# Table 1.
-
-
-def growth(args):
-    """Seconds of 500 rows at 1024 features against d; of 2000 sparse rows of 10⁵ features against their nonzeros.
-
-    d is just below a power of two, but for the last one. For d = 10⁵ "power" also takes up to 4000 rows, 1.6 GB. Slopes
-    are those of the logarithm of the time against that of d, the nonzeros or the number of rows, over all points and
-    over the larger half of them. scikit-learn runs once, where that takes less than half a minute, and not on sparse
-    rows (see bench_sketches.py), where its time is that of d·p steps in Python whatever the nonzeros.
-    """
-    rounds = 2 if args.quick else 3
-    dims = [1000, 4000, 16000] if args.quick else [1000, 2000, 4000, 8000, 16000, 32000, 64000, 100000]
-    nonzeros = [10, 100, 1000] if args.quick else [10 * 2**k for k in range(10)]
-    out = {}
-    for p in (8, 32):
-        out[f"dense, degree {p}"] = dense_growth(p, dims, rounds, most=200_000 if args.quick else 512_000)
-        out[f"sparse, degree {p}"] = sparse_growth(p, nonzeros, rounds)
-    if not args.quick:
-        out["rows"] = row_growth(rounds)
-    save(args, "growth", out)
-    plot_growth(args, out)
-
-
-def dense_growth(p, dims, rounds, most):
-    n, names = 500, ("power", "tree", "scikit-learn")
-    curves = {name: {"d": [], "seconds": [], "peak_mib": []} for name in names}
-    for d in dims:
-        X = unit(np.random.default_rng(0).standard_normal((n, d), dtype=np.float32))
-        maps = {name: make(name, p, 1024, 0).fit(X) for name in names[: 3 if p * d <= most else 2]}
-        functions = {name: lambda f=f, X=X: f.transform(X) for name, f in maps.items()}
-        seconds = medians({name: functions[name] for name in names[:2]}, rounds)
-        for name in functions:
-            start = time.perf_counter()
-            curves[name]["peak_mib"].append(added_mib(functions[name]))
-            curves[name]["seconds"].append(seconds.get(name, time.perf_counter() - start))
-            curves[name]["d"].append(d)
-    for name, curve in curves.items():
-        finish(f"dense, degree {p}", name, curve, "d", n)
-    return curves
-
-
-def sparse_growth(p, nonzeros, rounds):
-    from scipy.sparse import csr_array
-
-    n, d = 2000, 100_000
-    curves = {name: {"nonzeros": [], "seconds": []} for name in ("power", "tree")}
-    rng = np.random.default_rng(0)
-    for nnz in nonzeros:
-        index = rng.integers(d, size=n * nnz).astype(np.int32)
-        X = csr_array((np.full(n * nnz, nnz**-0.5, "float32"), index, np.arange(0, n * nnz + 1, nnz)), shape=(n, d))
-        X.sum_duplicates()
-        maps = {name: make(name, p, 1024, 0).fit(X) for name in curves}
-        seconds = medians({name: lambda f=f, X=X: f.transform(X) for name, f in maps.items()}, rounds)
-        for name, curve in curves.items():
-            curve["nonzeros"].append(nnz)
-            curve["seconds"].append(seconds[name])
-    for name, curve in curves.items():
-        finish(f"sparse, degree {p}", name, curve, "nonzeros", n)
-    return curves
-
-
-def row_growth(rounds, d=100_000):
-    X = np.random.default_rng(0).standard_normal((4000, d), dtype=np.float32)
-    feature_map = make("power", 32, 1024, 0).fit(X[:1])
-    curve = {"rows": [500, 1000, 2000, 4000]}
-    seconds = medians({n: lambda n=n: feature_map.transform(X[:n]) for n in curve["rows"]}, rounds)
-    curve["seconds"] = list(seconds.values())
-    finish(f"rows of {d} features, degree 32", "power", curve, "rows", d)
-    return {"power": curve}
-
-
 def added_mib(function):
     """Peak memory beyond what is there already, the result included (Linux)."""
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier calls left would be used again, and not be counted
@@ -285,40 +212,6 @@ def added_mib(function):
     before = memory_mib("VmRSS")
     function()
     return max(memory_mib() - before, 0.0)
-
-
-def finish(title, name, curve, key, n):
-    """Add slopes and the time per entry, n of them for every unit of the size; print."""
-    sizes, seconds = np.array(curve[key], dtype=float), np.array(curve["seconds"])
-    half = (len(sizes) - 1) // 2
-    curve["slope"] = float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
-    curve["slope_of_larger_half"] = float(np.polyfit(np.log(sizes[half:]), np.log(seconds[half:]), 1)[0])
-    curve["nanoseconds_per_entry"] = (seconds / (n * sizes) * 1e9).tolist()
-    shown = "  ".join(f"{size:g}: {s:.4f}" for size, s in zip(sizes, seconds, strict=True))
-    slopes = f"slope {curve['slope']:.2f}, larger half {curve['slope_of_larger_half']:.2f}"
-    print(f"{title:34s} {name:12s} {slopes}   {shown}", flush=True)
-
-
-def plot_growth(args, out):
-    plt = pyplot()
-    figure, axes = plt.subplots(1, 2, figsize=(10, 5), layout="constrained")
-    for ax, kind, key, n in ((axes[0], "dense", "d", 500), (axes[1], "sparse", "nonzeros", 2000)):
-        for p, line in ((8, "--"), (32, "-")):
-            for name, curve in out[f"{kind}, degree {p}"].items():
-                colour, marker = STYLES[name]
-                label = f"{name}, degree {p}: slope {curve['slope_of_larger_half']:.2f}"
-                micro = np.array(curve["seconds"]) / n * 1e6
-                ax.loglog(curve[key], micro, line, marker=marker, ms=4, color=colour, label=label)
-        low, high = ax.get_xlim()
-        bottom = ax.get_ylim()[0]
-        ax.loglog([low, high], [bottom, bottom * high / low], ":", color="0.6", lw=1, label="slope 1")
-        ax.set(xlim=(low, high), ylabel="time per row (µs)")
-        ax.grid(alpha=0.3)
-        ax.legend(frameon=False, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.14), ncols=2)
-    axes[0].set(xlabel="features of dense rows")
-    axes[1].set(xlabel="nonzeros per row of 100 000 features")
-    figure.suptitle("Sketches of ⟨x, y⟩ᵖ with 1024 features; slopes over the larger half", fontsize=10)
-    figure.savefig(folder(args, DOCS) / "power_growth.png", dpi=110)
 
 
 # Theorem B.5, Corollaries B.6 and C.3.
@@ -543,7 +436,7 @@ def save(args, question, values):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    questions = {"degrees": degrees, "growth": growth, "tail": tail, "budget": budget}
+    questions = {"degrees": degrees, "tail": tail, "budget": budget}
     parser.add_argument("question", choices=(*questions, "all"))
     parser.add_argument("--quick", action="store_true", help="few rows, sizes and seeds; needs --folder")
     parser.add_argument("--folder", type=Path, help="for results and plots, instead of benchmarks/results and docs")

@@ -29,6 +29,8 @@ import numpy as np
 
 from common import memory_mib, reset_peak, versions
 
+DEVICES = ("cpu", "cuda")
+
 
 class UnavailableError(Exception):
     """A case cannot be measured here: no such data set, package or device."""
@@ -86,6 +88,7 @@ def perform(module, args):
     runs = Runs(results_file(module, quick=args.quick))
     name = Path(module.__file__).stem
     try:
+        on_device(args.device)
         cases = module.cases(args)
     except UnavailableError as reason:
         return [f"{name}: {reason}"]
@@ -116,7 +119,7 @@ def arguments(parser=None):
     parser = parser or argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few rows and seeds, to see that all works; kept apart")
     parser.add_argument("--again", action="store_true", help="measure again what is already there")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where arrays are")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where arrays are")
     parser.add_argument("--report", action="store_true", help="measure nothing, print the report of what is there")
     return parser
 
@@ -193,9 +196,31 @@ def dataset(name):
         raise UnavailableError(str(error)) from error
 
 
+def hardware(device):
+    """The machine in a few words."""
+    about = versions("cuda" if device == "cuda" else "numpy")
+    return about["accelerator"] or f"{about['cores']} cores of {about['cpu']}"
+
+
+def machines(runs):
+    """Each device of the runs and what it was: ``cpu: 2 cores of …; cuda: …``."""
+    names = {device: sorted({run["hardware"] for run in select(runs, device=device)}) for device in DEVICES}
+    return "; ".join(f"{device}: {', '.join(found)}" for device, found in names.items() if found)
+
+
+def devices_of(runs):
+    return [device for device in DEVICES if select(runs, device=device)]
+
+
 def select(runs, **wanted):
     """The runs whose case has these values."""
     return [run for run in runs if all(run.get(key) == value for key, value in wanted.items())]
+
+
+def mean(runs, key):
+    """Mean of a finding, None without any."""
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return float(np.mean(values)) if values else None
 
 
 def mean_deviation(runs, key, digits=2):

@@ -1,0 +1,209 @@
+"""ntkit beside what users would pick instead: all comparisons, and the page that shows them.
+
+    python benchmarks/peers/all.py            measure what is not there yet, and write docs/results/peers.md
+    python benchmarks/peers/all.py --page     only the page, from what is there
+    python benchmarks/peers/all.py --quick    minutes: does everything work?
+
+A run that is stopped goes on where it was. The page of quick runs is benchmarks/peers/results/quick/peers.md.
+"""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from experiment import Runs, arguments, markdown_table, perform, results_file, select
+from peers import kernels, scale, tables
+from peers.contestants import CONTESTANTS, EXACT_ROWS
+
+HERE = Path(__file__).resolve().parent
+INTRODUCTION = """\
+The same rows, the same splits, the same way to choose hyper-parameters, for ntkit and for what else is at hand:
+scikit-learn's kernel approximations and exact kernels, gradient-boosted trees, xRFM, a linear model; and, for exact
+kernels, neural-tangents. `make peers` measures it again and writes this page. A loss is shown as a loss."""
+MARGIN = 1.02  # errors nearer than this are called the same
+TREES = ("boosting", "lightgbm")
+MAPS = ("rbf_sampler", "nystroem", "count_sketch")
+KERNELS = ("kernel_ridge_ntk", "kernel_ridge_rbf")
+OURS = tuple(name for name, contestant in CONTESTANTS.items() if contestant.ours)
+OUR_MAPS = tuple(name for name in OURS if name not in KERNELS)
+
+
+def main():
+    """Run the comparisons, say what could not be measured, write the page."""
+    args = options()
+    for module in () if args.report else (tables, scale, kernels):
+        for reason in perform(module, args):
+            print("not measured:", reason)
+    folder = HERE / "results" / "quick" if args.quick else HERE.parents[1] / "docs" / "results"
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [Runs(results_file(module, quick=args.quick)) for module in (tables, scale, kernels)]
+    (folder / "peers.md").write_text(page(*files, folder))
+    print("written:", folder / "peers.md")
+
+
+def options():
+    parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
+    parser.add_argument("--page", dest="report", action="store_true", help="measure nothing, only write the page")
+    return arguments(parser).parse_args()
+
+
+def page(of_tables, of_scale, of_kernels, folder):
+    """The page, in the Markdown of MyST; its pictures are written to the folder."""
+    runs = list(of_tables)
+    parts = ["# ntkit beside what you would use instead", INTRODUCTION]
+    if tables.ratios(runs):
+        ratios, times = tables.plot(runs, folder)
+        parts += [
+            tables.summary(runs).replace("### Summary", "## Summary"),
+            f"![Errors of all contestants as multiples of the least one on each data set]({ratios})",
+            "## When not to use ntkit",
+            lessons(runs),
+            "## Tables",
+            tables.PROTOCOL,
+            tables.who(),
+            f"![Error against seconds, the choice of hyper-parameters included]({times})",
+            "Who has more than twice the least error of the data set is drawn at twice of it.",
+            *(tables.data_table(runs, data) for data in tables.names_of(runs, "data")),
+        ]
+    else:
+        parts += ["## Tables", "Not run."]
+    if growth := list(of_scale):
+        (picture,) = scale.plot(growth, folder)
+        parts += ["## As the rows become more", f"![{scale.TITLE}]({picture})", scale.report(growth)]
+    parts += ["## Exact kernels", kernels.report(list(of_kernels)), "## Machine and versions"]
+    return "\n\n".join([*parts, environments(of_tables, of_scale, of_kernels)]) + "\n"
+
+
+# When not to use ntkit: what the runs say.
+
+
+def lessons(runs):
+    """Where others are better, or enough; each statement follows from the runs."""
+    found = [lesson(runs) for lesson in (trees, learned, linear, exact, maps, training, predicting)]
+    intro = (
+        f"These statements are computed from the runs below. Errors within {100 * (MARGIN - 1):.0f} % of each other "
+        "count as the same. “The best of ntkit” is known only afterwards; `FeatureRidgeSearch` has to choose before."
+    )
+    return "\n\n".join([intro, *(text for text in found if text), where_best(runs)])
+
+
+def trees(runs):
+    better = _better(runs, TREES, OURS)
+    return better and f"**Trees have less error** than the best of ntkit on {better}."
+
+
+def learned(runs):
+    better = _better(runs, ("xrfm",), OURS)
+    return better and (
+        f"**Learned features have less error.** xRFM, on at most {EXACT_ROWS} training rows, is ahead of the best of "
+        f"ntkit on {better}."
+    )
+
+
+def linear(runs):
+    found = tables.ratios(runs)
+    enough = [
+        _pair(runs, data, "linear", best)
+        for data, mine in found.items()
+        if "linear" in mine and (best := _best(mine, OURS)) and mine["linear"] <= MARGIN * mine[best]
+    ]
+    return enough and f"**A linear model is enough** on {_list(enough)}."
+
+
+def exact(runs):
+    better = _better(runs, KERNELS, OUR_MAPS)
+    return better and (
+        f"**Exact kernels have less error than maps.** On at most {EXACT_ROWS} training rows the better of ntkit's and "
+        f"scikit-learn's `KernelRidge` is ahead of the best of ntkit's maps on {better}."
+    )
+
+
+def maps(runs):
+    found = tables.ratios(runs)
+    same = [
+        _pair(runs, data, theirs, ours)
+        for data, mine in found.items()
+        if (theirs := _best(mine, MAPS)) and (ours := _best(mine, OURS)) and mine[theirs] <= MARGIN * mine[ours]
+    ]
+    return same and (f"**scikit-learn's maps, tuned, do as well** as the best of ntkit, or better, on {_list(same)}.")
+
+
+def training(runs):
+    return _slower(runs, "total_seconds", "search", TREES, "**Little time to train.** Choice and fit take")
+
+
+def predicting(runs):
+    return _slower(
+        runs, "predict_seconds", "search", ("linear", *TREES), "**Little time to predict.** 10 000 rows take"
+    )
+
+
+def where_best(runs):
+    found = tables.ratios(runs)
+    best = [data for data, mine in found.items() if any(mine.get(name) == 1 for name in OURS)]
+    return f"ntkit has the least error of all contestants on {len(best)} of {len(found)} data sets" + (
+        f": {', '.join(best)}." if best else "."
+    )
+
+
+def _best(ratios, names):
+    there = [name for name in names if name in ratios]
+    return min(there, key=ratios.get, default=None)
+
+
+def _better(runs, theirs, ours):
+    """Data sets on which the best of some is better than the best of others, with the errors."""
+    found = []
+    for data, mine in tables.ratios(runs).items():
+        one, other = _best(mine, theirs), _best(mine, ours)
+        if one and other and MARGIN * mine[one] < mine[other]:
+            found.append(_pair(runs, data, one, other))
+    return _list(found)
+
+
+def _pair(runs, data, *names):
+    errors = tables.errors_of(select(runs, data=data))
+    unit = " %" * any(run.get("classes") for run in select(runs, data=data))
+    digits = tables.digits(min(error for error in errors.values()))
+    shown = (f"{CONTESTANTS[name].label} {errors[name]:.{digits}f}{unit}" for name in names)
+    return f"{data} ({', '.join(shown)})"
+
+
+def _slower(runs, key, ours, theirs, text):
+    """A statement if ours takes longer than some, by medians over the data sets that all of them finished."""
+    names = [ours, *(name for name in theirs if select(runs, contestant=name))]
+    datas = [data for data, mine in tables.ratios(runs).items() if set(names) <= set(mine)]
+    if not datas:
+        return ""
+    seconds = {
+        name: float(np.median([np.mean([r[key] for r in select(runs, data=d, contestant=name)]) for d in datas]))
+        for name in names
+    }
+    shown = {name: f"{CONTESTANTS[name].label} {tables.short(value)} s" for name, value in seconds.items()}
+    faster = [shown[name] for name in names[1:] if seconds[name] < seconds[ours]]
+    return faster and f"{text} {', '.join([shown[ours], *faster])} (medians over {len(datas)} data sets)."
+
+
+def _list(items):
+    return "; ".join(items)
+
+
+def environments(*files):
+    """Where runs were measured, and with which versions."""
+    known = []
+    for file in files:
+        known += [each for each in file.content["environments"] if each not in known]
+    if not known:
+        return "Nothing has been run."
+    rows = [(key, *(each.get(key) or "–" for each in known)) for key in known[0]]
+    return markdown_table(("", *range(1, len(known) + 1)), rows).replace("---:", "---")
+
+
+if __name__ == "__main__":
+    main()

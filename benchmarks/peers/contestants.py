@@ -1,0 +1,278 @@
+"""Who competes on tables: what users would pick instead, and ntkit.
+
+A contestant has a learner, perhaps features before it, and what is chosen for it: `settings` (of the kernel) times
+`alphas` (of the penalty). Those with one setting and no alphas are taken as they come, or choose by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.pipeline import make_pipeline
+
+from experiment import UnavailableError
+
+N_COMPONENTS = 2048
+EXACT_ROWS = 10_000  # most training rows of contestants that have an n × n matrix
+ALPHAS = tuple(10.0**k for k in range(-4, 3))
+FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0)  # γ as multiples of scikit-learn's "scale"
+POLYNOMIALS = ((2, 0.3), (2, 1.0), (2, 3.0), (3, 0.3), (3, 1.0))  # degree, and γ as such a multiple
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What a contestant may know before it sees the rows."""
+
+    classes: int  # 0 for regression
+    seed: int
+    scale: float  # 1/(d·Var(X)) of the training rows
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to learn from a table."""
+
+    label: str
+    about: str
+    learner: Callable[[Problem, Any, float | None], Any]
+    features: Callable[[Problem, Any], Any] | None = None
+    settings: tuple = (None,)
+    alphas: tuple = (None,)
+    setting_name: str = ""
+    exact: bool = False  # has an n × n matrix
+    ours: bool = False
+
+    def model(self, problem, setting, alpha):
+        learner = self.learner(problem, setting, alpha)
+        return make_pipeline(self.features(problem, setting), learner) if self.features else learner
+
+    def choose(self, problem, X, y, X_held, y_held):
+        """Setting and alpha with the least error on rows held out; features are made once for all alphas."""
+        if len(self.settings) * len(self.alphas) == 1:
+            return self.settings[0], self.alphas[0]
+        errors = {}
+        for setting in self.settings:
+            Z, Z_held = X, X_held
+            if self.features:
+                features = self.features(problem, setting).fit(X)
+                Z, Z_held = features.transform(X), features.transform(X_held)
+            for alpha in self.alphas:
+                learner = self.learner(problem, setting, alpha).fit(Z, y)
+                errors[setting, alpha] = error_of(problem, learner.predict(Z_held), y_held)
+        return min(errors, key=errors.get)
+
+    def chosen(self, setting, alpha, model):
+        """What was chosen, in words."""
+        parts = [] if setting is None else [f"{self.setting_name} {setting}"]
+        alpha = getattr(model, "alpha_", alpha)
+        parts += [] if alpha is None else [f"α {alpha:.2g}"]
+        return ", ".join([*parts, *([model.best_name_] if hasattr(model, "best_name_") else [])])
+
+
+def error_of(problem, predictions, y):
+    """Mean squared error, or percent wrong."""
+    predictions = np.asarray(predictions).ravel()
+    return float(100 * np.mean(predictions != y) if problem.classes else np.mean((predictions - y) ** 2))
+
+
+# scikit-learn's, and other packages'.
+
+
+def linear(problem, _setting, _alpha):
+    from sklearn.linear_model import RidgeClassifierCV, RidgeCV
+
+    return (RidgeClassifierCV if problem.classes else RidgeCV)(ALPHAS)
+
+
+def ridge(problem, _setting, alpha):
+    from sklearn.linear_model import Ridge, RidgeClassifier
+
+    return (RidgeClassifier if problem.classes else Ridge)(alpha)
+
+
+def rbf_sampler(problem, factor):
+    from sklearn.kernel_approximation import RBFSampler
+
+    return RBFSampler(gamma=factor * problem.scale, n_components=N_COMPONENTS, random_state=problem.seed)
+
+
+def nystroem(problem, factor):
+    from sklearn.kernel_approximation import Nystroem
+
+    return Nystroem(gamma=factor * problem.scale, n_components=N_COMPONENTS, random_state=problem.seed)
+
+
+def count_sketch(problem, setting):
+    from sklearn.kernel_approximation import PolynomialCountSketch
+
+    degree, factor = setting
+    return PolynomialCountSketch(
+        gamma=factor * problem.scale, degree=degree, coef0=1, n_components=N_COMPONENTS, random_state=problem.seed
+    )
+
+
+class ExactRBF(BaseEstimator):
+    """scikit-learn's KernelRidge in float64, as it solves; of several classes by columns of −1 and 1."""
+
+    def __init__(self, gamma, alpha, classes):
+        self.gamma = gamma
+        self.alpha = alpha
+        self.classes = classes
+
+    def fit(self, X, y):
+        from sklearn.kernel_ridge import KernelRidge
+
+        targets = 2 * np.eye(self.classes)[y] - 1 if self.classes else y
+        self.model_ = KernelRidge(alpha=self.alpha, kernel="rbf", gamma=self.gamma).fit(X.astype(np.float64), targets)
+        return self
+
+    def predict(self, X):
+        values = self.model_.predict(X.astype(np.float64))
+        return values.argmax(axis=1) if self.classes else values
+
+
+def boosting(problem, _setting, _alpha):
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    law = HistGradientBoostingClassifier if problem.classes else HistGradientBoostingRegressor
+    return law(random_state=problem.seed)
+
+
+def light_gbm(problem, _setting, _alpha):
+    try:
+        import lightgbm
+    except ImportError as error:
+        raise UnavailableError("lightgbm is not installed") from error
+    law = lightgbm.LGBMClassifier if problem.classes else lightgbm.LGBMRegressor
+    return law(random_state=problem.seed, verbose=-1)
+
+
+class RecursiveFeatureMachine(BaseEstimator):
+    """xRFM with its defaults; a fifth of the rows is its validation part, which it asks for."""
+
+    def __init__(self, seed, classes):
+        self.seed = seed
+        self.classes = classes
+
+    def fit(self, X, y):
+        try:
+            from xrfm import xRFM
+        except ImportError as error:
+            raise UnavailableError("xrfm is not installed") from error
+        n = len(y) // 5  # the rows are in random order
+        y = y if self.classes else y.astype(np.float32)
+        self.model_ = xRFM(random_state=self.seed, verbose=False, device="cpu")
+        self.model_.fit(X[n:], y[n:], X[:n], y[:n])
+        return self
+
+    def predict(self, X):
+        return self.model_.predict(X)
+
+
+# ntkit's.
+
+
+def feature_ridge(problem, features=None):
+    import ntkit
+
+    law = ntkit.FeatureRidgeClassifier if problem.classes else ntkit.FeatureRidge
+    return law(features, random_state=problem.seed)
+
+
+def feature_ridge_ntk(problem, depth, _alpha):
+    from ntkit import ArcsinhScaler, NTKFeatures
+
+    features = NTKFeatures(depth, N_COMPONENTS, bias="auto", random_state=problem.seed)
+    return feature_ridge(problem, make_pipeline(ArcsinhScaler(), features))
+
+
+def feature_ridge_gaussian(problem, factor, _alpha):
+    from ntkit import GaussianFeatures
+
+    lengthscale = (2 * factor * problem.scale) ** -0.5
+    return feature_ridge(problem, GaussianFeatures(N_COMPONENTS, lengthscale=lengthscale, random_state=problem.seed))
+
+
+def search(problem, _setting, _alpha):
+    import ntkit
+
+    law = ntkit.FeatureRidgeSearchClassifier if problem.classes else ntkit.FeatureRidgeSearch
+    return law(N_COMPONENTS, random_state=problem.seed)
+
+
+def kernel_ridge_ntk(problem, depth, alpha):
+    import ntkit
+
+    law = ntkit.KernelRidgeClassifier if problem.classes else ntkit.KernelRidge
+    return law("ntk", alpha, depth=depth, random_state=problem.seed)
+
+
+_GRID = "γ of five, α of seven values"
+_GAMMA = {"settings": FACTORS, "alphas": ALPHAS, "setting_name": "γ/scale"}
+
+# In the order in which they are measured: what the page needs most comes first.
+CONTESTANTS = {
+    "linear": Contestant("RidgeCV, linear", "the floor; α of seven values by left-out residuals", linear),
+    "ntk": Contestant(
+        "FeatureRidge()", "its default, the NTK of one layer; α by itself", lambda p, *_: feature_ridge(p), ours=True
+    ),
+    "search": Contestant(
+        "FeatureRidgeSearch", "kernel, its parameters and α by itself, 60 s at most", search, ours=True
+    ),
+    "boosting": Contestant("HistGradientBoosting", "scikit-learn's trees, default", boosting),
+    "lightgbm": Contestant("LightGBM", "trees, default", light_gbm),
+    "rbf_sampler": Contestant("RBFSampler + Ridge", _GRID, ridge, rbf_sampler, **_GAMMA),
+    "nystroem": Contestant("Nystroem + Ridge", _GRID, ridge, nystroem, **_GAMMA),
+    "gaussian": Contestant(
+        "FeatureRidge(GaussianFeatures)",
+        "length scale of five, those of γ; α by itself",
+        feature_ridge_gaussian,
+        settings=FACTORS,
+        setting_name="γ/scale",
+        ours=True,
+    ),
+    "ntk_depth": Contestant(
+        "FeatureRidge(NTKFeatures)",
+        "depth of three; α by itself",
+        feature_ridge_ntk,
+        settings=(1, 2, 3),
+        setting_name="depth",
+        ours=True,
+    ),
+    "kernel_ridge_ntk": Contestant(
+        'KernelRidge("ntk")',
+        "exact kernel; depth of three, α of seven values",
+        kernel_ridge_ntk,
+        settings=(1, 2, 3),
+        alphas=ALPHAS,
+        setting_name="depth",
+        exact=True,
+        ours=True,
+    ),
+    "kernel_ridge_rbf": Contestant(
+        "scikit-learn KernelRidge(rbf)",
+        f"exact kernel; {_GRID}",
+        lambda p, factor, alpha: ExactRBF(factor * p.scale, alpha, p.classes),
+        **_GAMMA,
+        exact=True,
+    ),
+    "xrfm": Contestant(
+        "xRFM",
+        "exact kernel of learned features, default; a fifth of its rows are its validation part",
+        lambda p, *_: RecursiveFeatureMachine(p.seed, p.classes),
+        exact=True,
+    ),
+    "count_sketch": Contestant(
+        "PolynomialCountSketch + Ridge",
+        "degree and γ of five pairs, α of seven values",
+        ridge,
+        count_sketch,
+        settings=POLYNOMIALS,
+        alphas=ALPHAS,
+        setting_name="degree, γ/scale",
+    ),
+}

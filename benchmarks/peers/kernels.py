@@ -1,0 +1,200 @@
+"""Exact kernels: ntkit beside neural-tangents 0.6.5.
+
+    python benchmarks/peers/kernels.py            measure what is not there yet, and print the tables
+    python benchmarks/peers/kernels.py --quick    few rows, to see that all works
+
+Matrices are measured by bench_exact_kernels.py, whose results are only read here. Measured here is what comes after:
+kernel ridge regression on rows of protein. neural-tangents needs an old JAX and NumPy, so it computes its matrices
+in an environment of its own, made on first use, and hands them over in files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from bench_exact_kernels import DEPTH, neural_tangents_kernel, neural_tangents_python
+from common import RESULTS
+from experiment import Meter, UnavailableError, dataset, main, markdown_table, mean_deviation, select
+
+TITLE = "Exact kernels: time, memory and error beside neural-tangents"
+MATRICES = RESULTS / "exact_kernels.json"
+ALPHAS = tuple(10.0**k for k in range(-3, 4))
+SEEDS = 3
+LABELS = {
+    "neural-tangents": "neural-tangents, then scikit-learn's KernelRidge",
+    "ntkit": '• ntkit KernelRidge("ntk")',
+}
+
+
+def cases(args):
+    rows, seeds = (300, 1) if args.quick else (5000, SEEDS)
+    return [{"library": library, "rows": rows, "seed": seed} for seed in range(seeds) for library in LABELS]
+
+
+def measure(library, rows, seed):
+    """One fit and prediction, in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        parts = prepared(rows, seed)
+        np.savez(Path(folder) / "rows.npz", **parts)
+        if library == "ntkit":
+            return _process(sys.executable, "ntkit", folder)
+        try:
+            python = neural_tangents_python()
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise UnavailableError(f"no environment for neural-tangents: {error}") from error
+        first = _process(python, "matrices", folder)
+        second = _process(sys.executable, "solve", folder)
+    found = {key: first[key] + second[key] for key in ("fit_seconds", "predict_seconds")}
+    return second | found | {"peak_mib": max(first["peak_mib"], second["peak_mib"])}
+
+
+def prepared(rows, seed):
+    """Rows of protein, standardized, in random order: `rows` to train, as many to test."""
+    data = dataset("protein")
+    order = np.random.default_rng(seed).permutation(len(data.y))[: 2 * rows]
+    X, y = data.X[order].astype(np.float64), data.y[order]
+    X = ((X - X[:rows].mean(axis=0)) / X[:rows].std(axis=0)).astype(np.float32)
+    return {"X": X[:rows], "y": y[:rows], "X_test": X[rows:], "y_test": y[rows:]}
+
+
+def _process(python, job, folder):
+    """What a process of one of the jobs below found."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    done = subprocess.run(
+        [str(python), __file__, "--worker", job, folder], capture_output=True, text=True, env=environment, check=False
+    )
+    if done.returncode:
+        message = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UnavailableError(f"the process failed (exit status {done.returncode}): {message}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def matrices(folder, X, y, X_test, y_test):  # noqa: ARG001
+    """Kernel matrices by neural-tangents, into files; compiled before, for the same shapes."""
+    kernel = neural_tangents_kernel(images=False)
+    kernel(X, None)
+    kernel(X_test, X)
+    with Meter() as meter:
+        start = time.perf_counter()
+        K = kernel(X, None)
+        middle = time.perf_counter()
+        K_test = kernel(X_test, X)
+        stop = time.perf_counter()
+    np.save(folder / "K.npy", K)
+    np.save(folder / "K_test.npy", K_test)
+    return {"fit_seconds": middle - start, "predict_seconds": stop - middle, "peak_mib": meter.peak_mib}
+
+
+def solve(folder, X, y, X_test, y_test):  # noqa: ARG001
+    """scikit-learn's solution with these matrices, α chosen on a fifth of the rows held out."""
+    from sklearn.kernel_ridge import KernelRidge
+
+    with Meter() as meter:
+        K, K_test = (np.load(folder / name).astype(np.float64) for name in ("K.npy", "K_test.npy"))
+        mean, n = y.mean(), len(y) // 5  # it fits no intercept
+        start = time.perf_counter()
+        errors = {}
+        for alpha in ALPHAS:
+            model = KernelRidge(alpha=alpha, kernel="precomputed").fit(K[n:, n:], y[n:] - mean)
+            errors[alpha] = np.mean((model.predict(K[:n, n:]) + mean - y[:n]) ** 2)
+        alpha = min(errors, key=errors.get)
+        model = KernelRidge(alpha=alpha, kernel="precomputed").fit(K, y - mean)
+        middle = time.perf_counter()
+        predictions = model.predict(K_test) + mean
+        stop = time.perf_counter()
+    seconds = {"fit_seconds": middle - start, "predict_seconds": stop - middle}
+    return {"error": float(np.mean((predictions - y_test) ** 2)), "alpha": alpha, **seconds, "peak_mib": meter.peak_mib}
+
+
+def at_once(_folder, X, y, X_test, y_test):
+    """All at once: kernel, α by rows left out, solution; compiled before, on a tenth of the rows."""
+    from ntkit import KernelRidge
+
+    model = KernelRidge("ntk", list(ALPHAS), depth=DEPTH, random_state=0)
+    model.fit(X[::10], y[::10]).predict(X_test[:100])
+    with Meter() as meter:
+        start = time.perf_counter()
+        model.fit(X, y)
+        middle = time.perf_counter()
+        predictions = model.predict(X_test)
+        stop = time.perf_counter()
+    seconds = {"fit_seconds": middle - start, "predict_seconds": stop - middle}
+    error = float(np.mean((predictions - y_test) ** 2))
+    return {"error": error, "alpha": float(model.alpha_), **seconds, "peak_mib": meter.peak_mib}
+
+
+# The report.
+
+
+def report(runs):
+    return "\n\n".join([matrix_table(), ridge_table(runs)])
+
+
+def matrix_table():
+    """What bench_exact_kernels.py has measured."""
+    head = "### Kernel matrices"
+    if not MATRICES.exists():
+        return f"{head}\n\nNot measured: bench_exact_kernels.py makes {MATRICES.name}."
+    found = json.loads(MATRICES.read_text())
+    rows = []
+    for task in found["rows"]:
+        for name in ("neural-tangents", "ntkit"):
+            mine = task[name]
+            label = f"• {name}" if name == "ntkit" else name
+            numbers = f"{mine['median_seconds']:.3f}", f"{mine['peak_mib']:.0f}", f"{mine['error']:.0e}"
+            rows.append((task["task"], label, *numbers))
+    fastest = max(t["neural-tangents"]["median_seconds"] / t["ntkit"]["median_seconds"] for t in found["rows"])
+    least = min(t["neural-tangents"]["median_seconds"] / t["ntkit"]["median_seconds"] for t in found["rows"])
+    return (
+        f"{head}\n\nfloat32, {found['versions']['cores']} cores; the libraries take turns, medians are shown. Memory "
+        "is the peak of the whole process. Errors are the largest of 200 × 200 entries (2 × 2 images) against float64, "
+        "relative to √(K(x, x) K(y, y)).\n\n"
+        + markdown_table(("matrix", "library", "seconds", "memory, MiB", "error"), rows)
+        + f"\n\nntkit is {least:.1f} to {fastest:.0f} times as fast."
+    )
+
+
+def ridge_table(runs):
+    """Kernel ridge regression on protein."""
+    head = "### Kernel ridge regression with the NTK"
+    if not runs:
+        return f"{head}\n\nNot measured."
+    rows = []
+    for library, label in LABELS.items():
+        mine = select(runs, library=library)
+        if mine:
+            columns = (("error", 3), ("fit_seconds", 2), ("predict_seconds", 2), ("peak_mib", 0))
+            alphas = ", ".join(f"{alpha:g}" for alpha in sorted({run["alpha"] for run in mine}))
+            rows.append((label, *(mean_deviation(mine, key, digits) for key, digits in columns), alphas))
+        else:
+            rows.append((label, *["–"] * 5))
+    n = max(run["rows"] for run in runs)
+    return (
+        f"{head}\n\n{n} rows of protein to train, {n} to test; {DEPTH} layers; α one of 10⁻³, …, 10³. After "
+        "neural-tangents, scikit-learn's `KernelRidge` solves with the matrix, and α is chosen on a fifth of the rows "
+        "held out, from the one matrix; ntkit chooses it by residuals of rows left out. Neither's time has compilation "
+        "in it, nor that of handing over the matrix in files. Memory is the peak beyond the start.\n\n"
+        + markdown_table(
+            ("", "mean squared error, Å²", "fit, s", "predict, s", "memory, MiB", "α chosen (all seeds)"), rows
+        )
+    )
+
+
+if __name__ == "__main__":
+    if "--worker" in sys.argv:
+        job, folder = sys.argv[-2:]
+        with np.load(Path(folder) / "rows.npz") as arrays:
+            jobs = {"matrices": matrices, "solve": solve, "ntkit": at_once}
+            print(json.dumps(jobs[job](Path(folder), **arrays)))
+    else:
+        main(__name__)

@@ -1,0 +1,382 @@
+"""Tables: ntkit beside what users would pick instead, all by one protocol.
+
+    python benchmarks/peers/tables.py            measure what is not there yet, and print the tables
+    python benchmarks/peers/tables.py --quick    few rows, to see that all works
+
+Each case runs in a process of its own with a limit of time: its peak memory is its own, and its threads are as many as
+there are cores. Data sets are those of ntkit.datasets ($NTKIT_DATA). lightgbm and xrfm are used if installed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+
+from experiment import Meter, UnavailableError, dataset, main, markdown_table, mean_deviation, pyplot, select
+from peers.contestants import CONTESTANTS, EXACT_ROWS, N_COMPONENTS, Problem, error_of
+
+TITLE = "Tables: error, time and memory beside other packages"
+LIMIT = 300  # seconds of one case
+CHOICE_ROWS = 10_000  # most training rows by which hyper-parameters are chosen; a fifth of them is held out
+EXACT_CHOICE_ROWS = 5000  # the same, of contestants that have an n × n matrix
+WARM_ROWS = 500
+# Data sets in order, with their numbers of seeds: more where a case takes seconds.
+SEEDS = {
+    "protein": 1,
+    "california_housing": 2,
+    "magic04": 2,
+    "pendigits": 2,
+    "abalone": 3,
+    "year_subset": 3,
+    "mushroom": 1,
+    "connect4": 1,
+    "elevation": 1,
+    "shuttle": 1,
+    "mnist": 1,
+}
+UNITS = {
+    "protein": "Å²",
+    "california_housing": "(100 000 USD)²",
+    "abalone": "rings²",
+    "year_subset": "years²",
+    "elevation": "km²",
+}
+ABOUT = {
+    "elevation": "60 000 points of the sphere, drawn uniformly",
+    "mnist": "flat images, values from 0 to 1",
+}
+
+PROTOCOL = f"""\
+All contestants get the same rows. The test part is the customary one where the data set has one, else a quarter of the
+rows, drawn anew for each seed. Columns are standardized by the training rows; those of zeros and ones stay as they are,
+and images are scaled to values from 0 to 1. Targets of regression are standardized, too; errors are in their own units.
+Rows are float32; exact kernels are solved in float64. All maps have {N_COMPONENTS} features.
+
+Hyper-parameters are chosen on at most {CHOICE_ROWS} training rows, drawn at random: four fifths to fit, a fifth to
+compare. The test part is used once, for the error. Contestants with an n × n matrix get at most {EXACT_ROWS} training
+rows, drawn at random, and {EXACT_CHOICE_ROWS} of them for the choice. γ is 0.1, 0.3, 1, 3 or 10 times 1/(d·Var(X)),
+scikit-learn's "scale"; α is one of 10⁻⁴, 10⁻³, …, 10². On features ntkit chooses α among its own values by residuals of
+rows left out, as it always does. Trees and xRFM have their defaults.
+
+“Fit” is the fit of the chosen configuration on all training rows, “total” has the choice in it. “Predict” is for 10 000
+rows, “memory” the peak beyond the start. All come after a fit of {WARM_ROWS} rows, which loads and compiles code. A
+case that takes more than {LIMIT} s is stopped. Errors are means over seeds, ± their standard deviation; the least one
+is bold, • marks ntkit."""
+
+
+def cases(args):
+    """All data sets with the first seed, then with the others: a run cut short lacks seeds rather than data sets."""
+    if args.quick:
+        wanted = [("abalone", 0), ("mushroom", 0)]
+        return [_case(data, name, seed, rows=300, limit=60) for data, seed in wanted for name in CONTESTANTS]
+    rounds = range(max(SEEDS.values()))
+    wanted = [(data, seed) for seed in rounds for data, count in SEEDS.items() if seed < count]
+    return [_case(data, name, seed) for data, seed in wanted for name in CONTESTANTS]
+
+
+def _case(data, contestant, seed, *, rows=None, limit=LIMIT):
+    return {"data": data, "contestant": contestant, "seed": seed, "rows": rows, "limit": limit}
+
+
+def measure(**case):
+    """What the process of this case found, or that it did not finish."""
+    cores = str(len(os.sched_getaffinity(0)))
+    threads = {f"{name}_NUM_THREADS": cores for name in ("OPENBLAS", "OMP", "MKL", "NUMBA")}
+    command = [sys.executable, __file__, "--worker", json.dumps(case)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=case["limit"], env=os.environ | threads, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"unfinished": True}
+    if done.returncode:
+        message = (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UnavailableError(f"the process failed (exit status {done.returncode}): {message}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    if "unavailable" in found:
+        raise UnavailableError(found["unavailable"])
+    return found
+
+
+def worker(data, contestant, seed, rows, limit):  # noqa: ARG001
+    """One case: choose, fit, predict."""
+    X, y, X_test, y_test, unit = prepared(data, seed, rows)
+    contestant = CONTESTANTS[contestant]
+    problem = Problem(0 if unit else int(y.max()) + 1, seed, 1 / float(X.shape[1] * X.var()))
+    if contestant.exact:
+        X, y = X[:EXACT_ROWS], y[:EXACT_ROWS]
+    some = warm_rows(y)
+    first = contestant.model(problem, contestant.settings[0], contestant.alphas[0])
+    first.fit(X[some], y[some]).predict(X_test[:100])  # loads and compiles what there is to
+    with Meter() as meter:
+        start = time.perf_counter()
+        n = min(EXACT_CHOICE_ROWS if contestant.exact else CHOICE_ROWS, len(y))
+        held, kept = slice(0, n // 5), slice(n // 5, n)
+        setting, alpha = contestant.choose(problem, X[kept], y[kept], X[held], y[held])
+        chosen = time.perf_counter()
+        model = contestant.model(problem, setting, alpha).fit(X, y)
+        fitted = time.perf_counter()
+        predictions = model.predict(X_test)
+        predicted = time.perf_counter()
+    return {
+        "error": error_of(problem, predictions, y_test) * (unit or 1),
+        "fit_seconds": fitted - chosen,
+        "total_seconds": fitted - start,
+        "predict_seconds": (predicted - fitted) * 10_000 / len(y_test),
+        "peak_mib": meter.peak_mib,
+        "train_rows": len(y),
+        "columns": X.shape[1],
+        "test_rows": len(y_test),
+        "classes": problem.classes,
+        "chosen": contestant.chosen(setting, alpha, model),
+    }
+
+
+def prepared(name, seed, rows=None):
+    """Rows and targets to train and to test with, in random order and scaled; the variance of the targets.
+
+    Targets of regression have mean 0 and variance 1 here; labels are 0, 1, …, and their variance None.
+    """
+    data = dataset(name)
+    rng = np.random.default_rng(seed)
+    X, y = data.X.reshape(len(data.X), -1), data.y
+    if data.X_test is not None:
+        order = rng.permutation(len(y))
+        X, y, X_test, y_test = X[order], y[order], data.X_test.reshape(len(data.X_test), -1), data.y_test
+    else:
+        order = rng.permutation(len(y))
+        if name == "elevation":
+            areas = np.sqrt(np.maximum(1 - X[:, 2] ** 2, 0)) + 1e-9  # of the cells of the grid
+            order = rng.choice(len(y), 60_000, replace=False, p=areas / areas.sum())
+            y = y / 1000
+        n = len(order) * 3 // 4
+        X, X_test, y, y_test = X[order[:n]], X[order[n:]], y[order[:n]], y[order[n:]]
+    X, y, X_test, y_test = X[:rows], y[:rows], X_test[:rows], y_test[:rows]
+    X, X_test = scaled(X, X_test)
+    if data.task == "classification":
+        classes = np.unique(np.concatenate([y, y_test]))
+        return X, np.searchsorted(classes, y), X_test, np.searchsorted(classes, y_test), None
+    mean, deviation = y.mean(), y.std()
+    return X, (y - mean) / deviation, X_test, (y_test - mean) / deviation, float(deviation**2)
+
+
+def scaled(X, X_test):
+    """Columns standardized by the training rows, but those of zeros and ones as they are; images from 0 to 1."""
+    from sklearn.preprocessing import StandardScaler
+
+    if X.dtype == np.uint8:
+        return X.astype(np.float32) / 255, X_test.astype(np.float32) / 255
+    scaler = StandardScaler().fit(X)
+    binary = np.all((X == 0) | (X == 1), axis=0)
+    scaler.mean_[binary], scaler.scale_[binary] = 0, 1
+    return scaler.transform(X).astype(np.float32), scaler.transform(X_test).astype(np.float32)
+
+
+def warm_rows(y):
+    """Numbers of some rows, with every class of few among them."""
+    firsts = np.unique(y, return_index=True)[1][:20]
+    return np.union1d(firsts, np.arange(min(WARM_ROWS, len(y))))
+
+
+# The report.
+
+
+def report(runs):
+    parts = [PROTOCOL, who()]
+    parts += [data_table(runs, data) for data in names_of(runs, "data")]
+    return "\n\n".join([*parts, summary(runs)])
+
+
+def who():
+    rows = [(_label(name), contestant.about) for name, contestant in CONTESTANTS.items()]
+    table = markdown_table(("contestant", "what is chosen, and how"), rows)
+    return table.replace("---:", "---")
+
+
+def data_table(runs, data):
+    """The table of one data set."""
+    runs = select(runs, data=data)
+    about = next((run for run in runs if "error" in run), None)
+    if about is None:
+        return f"### {data}\n\nNo contestant finished."
+    best = min(errors_of(runs).values())
+    unit = "wrong, %" if about["classes"] else f"mean squared error, {UNITS.get(data, '')}".rstrip(", ")
+    n = max(run["train_rows"] for run in runs if "error" in run)
+    rows = []
+    for name in names_of(runs, "contestant"):
+        mine = select(runs, contestant=name)
+        finished = [run for run in mine if "error" in run]
+        if not finished:
+            rows.append((_label(name), f"did not finish in {mine[0]['limit']} s", "–", "–", "–", "–", "–"))
+            continue
+        error = mean_deviation(finished, "error", digits(best))
+        if errors_of(runs)[name] == best:
+            error = f"**{error}**"
+        numbers = [short(np.mean([run[key] for run in finished])) for key in _COLUMNS]
+        rows.append((_label(name), error, *numbers, finished[0]["chosen"] or "–"))
+    header = ("", unit, "fit, s", "total, s", "predict, s", "memory, MiB", "chosen (first seed)")
+    seeds = len({run["seed"] for run in runs})
+    intro = (
+        f"{n} training rows, {about['test_rows']} test rows, {about['columns']} columns, "
+        f"{seeds} seed{'s' * (seeds > 1)}"
+    )
+    capped = sorted({_label(r["contestant"]) for r in runs if r.get("train_rows", n) < n})
+    notes = [ABOUT[data]] if data in ABOUT else []
+    notes += [f"on {EXACT_ROWS} training rows: {', '.join(capped)}"] if capped else []
+    return f"### {data}\n\n{'; '.join([intro, *notes])}.\n\n{markdown_table(header, rows)}"
+
+
+_COLUMNS = ("fit_seconds", "total_seconds", "predict_seconds", "peak_mib")
+
+
+def _label(name):
+    contestant = CONTESTANTS[name]
+    return f"• ntkit {contestant.label}" if contestant.ours else contestant.label
+
+
+def names_of(runs, key):
+    """Values of a key of the cases, in the order of data sets and contestants."""
+    order = list(SEEDS if key == "data" else CONTESTANTS)
+    there = {run[key] for run in runs}
+    return [name for name in order if name in there] + sorted(there - set(order))
+
+
+def digits(value):
+    """Digits after the point that show three figures."""
+    return int(np.clip(2 - np.floor(np.log10(value)), 0, 4)) if value > 0 else 2
+
+
+def short(value):
+    return f"{value:.{digits(value) if value < 100 else 0}f}"
+
+
+def errors_of(runs):
+    """Mean error over seeds of each contestant that finished all of its cases."""
+    errors = {}
+    for name in names_of(runs, "contestant"):
+        mine = select(runs, contestant=name)
+        if all("error" in run for run in mine):
+            errors[name] = float(np.mean([run["error"] for run in mine]))
+    return errors
+
+
+def ratios(runs):
+    """Error over the least one, for each data set and contestant; half a test row is added to shares that are wrong."""
+    found = {}
+    for data in names_of(runs, "data"):
+        mine = select(runs, data=data)
+        errors = errors_of(mine)
+        if errors:
+            about = next(run for run in mine if "error" in run)
+            half = 50 / about["test_rows"] if about["classes"] else 0.0
+            best = min(errors.values())
+            found[data] = {name: (error + half) / (best + half) for name, error in errors.items()}
+    return found
+
+
+def standings(runs):
+    """For each contestant: median and largest ratio, geometric mean, number of data sets, by the geometric mean."""
+    found = {}
+    for name in names_of(runs, "contestant"):
+        values = np.array([mine[name] for mine in ratios(runs).values() if name in mine])
+        if len(values):
+            mean = float(np.exp(np.log(values).mean()))
+            found[name] = {"mean": mean, "median": float(np.median(values)), "worst": float(values.max())}
+            found[name] |= {"best": int((values == 1).sum()), "count": len(values)}
+    # Those that lack data sets come last: their means are over others.
+    return dict(sorted(found.items(), key=lambda item: (-item[1]["count"], item[1]["mean"])))
+
+
+def summary(runs):
+    rows = []
+    for name, mine in standings(runs).items():
+        seconds = [run["total_seconds"] for run in select(runs, contestant=name) if "error" in run]
+        numbers = [f"{mine[key]:.2f}" for key in ("mean", "median", "worst")]
+        rows.append((_label(name), *numbers, mine["best"], mine["count"], short(float(np.median(seconds)))))
+    header = ("", "mean", "median", "worst", "least error on", "data sets", "median total, s")
+    return (
+        "### Summary\n\nError divided by the least error of any contestant on the data set (1 is the best): geometric "
+        "mean, median and worst over data sets. Half a test row is added to numbers of wrong ones, as some are 0.\n\n"
+        + markdown_table(header, rows)
+    )
+
+
+# Pictures.
+
+
+def plot(runs, folder):
+    return [_plot_ratios(runs, folder), _plot_times(runs, folder)]
+
+
+def _plot_ratios(runs, folder):
+    plt = pyplot()
+    names = list(standings(runs))[::-1]
+    found = ratios(runs)
+    figure, ax = plt.subplots(figsize=(8, 0.32 * len(names) + 1.6), constrained_layout=True)
+    marks = "osD^v<>Pphd*X"
+    for number, (data, mine) in enumerate(found.items()):
+        there = [name for name in names if name in mine]
+        places = [names.index(name) + 0.3 * (number / max(len(found) - 1, 1) - 0.5) for name in there]
+        color = plt.cm.tab20(number)
+        ax.plot([mine[name] for name in there], places, marks[number % 13], color=color, ms=5, alpha=0.85, label=data)
+    for place, name in enumerate(names):
+        ax.axhline(place, color="0.93", lw=6 if CONTESTANTS[name].ours else 0.6, zorder=0)
+    ax.set(xscale="log", xlabel="error / least error on the data set")
+    ax.set_yticks(range(len(names)), [_label(name) for name in names])
+    ticks = [t for t in (1, 1.2, 1.5, 2, 3, 5, 10, 20, 50, 100) if t <= 1.05 * ax.get_xlim()[1]]
+    ax.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    ax.minorticks_off()
+    ax.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+    figure.savefig(Path(folder) / "peers_ratios.png")
+    plt.close(figure)
+    return "peers_ratios.png"
+
+
+def _plot_times(runs, folder):
+    """Error against seconds; those with more than twice the least error are at the upper edge."""
+    plt = pyplot()
+    names = names_of(runs, "data")
+    rows = -(-len(names) // 3)
+    figure, axes = plt.subplots(
+        rows, 3, figsize=(9, 2.5 * rows + 0.9), constrained_layout=True, sharex=True, squeeze=False
+    )
+    there = names_of(runs, "contestant")
+    marks = dict(zip(there, "os^vD<>Pphd*X", strict=False))
+    colors = {name: plt.cm.autumn(0.7 * k / 4) for k, name in enumerate(n for n in there if CONTESTANTS[n].ours)}
+    for ax, data in zip(axes.flat, names, strict=False):
+        mine = select(runs, data=data)
+        top = 2 * min(errors_of(mine).values(), default=0) or np.inf
+        for name, error in errors_of(mine).items():
+            seconds = np.mean([run["total_seconds"] for run in select(mine, contestant=name)])
+            ax.plot(seconds, min(error, top), marks[name], color=colors.get(name, "0.45"), ms=6, alpha=0.9)
+        about = next((run for run in mine if "error" in run), {"classes": 0})
+        ax.set(title=data, xscale="log", ylabel="wrong, %" if about["classes"] else "mean squared error")
+    for ax in axes.flat[len(names) :]:
+        ax.set_axis_off()
+    for ax in axes[-1]:
+        ax.set_xlabel("total seconds")
+    handles = [plt.Line2D([], [], ls="", marker=marks[n], color=colors.get(n, "0.45"), label=_label(n)) for n in there]
+    figure.legend(handles=handles, ncols=3, frameon=False, fontsize=8, loc="outside lower center")
+    figure.savefig(Path(folder) / "peers_times.png")
+    plt.close(figure)
+    return "peers_times.png"
+
+
+if __name__ == "__main__":
+    if "--worker" in sys.argv:
+        warnings.simplefilter("ignore")  # of ill-conditioned matrices on the way through a grid
+        try:
+            print(json.dumps(worker(**json.loads(sys.argv[-1]))))
+        except UnavailableError as reason:
+            print(json.dumps({"unavailable": str(reason)}))
+    else:
+        main(__name__)

@@ -1,0 +1,309 @@
+"""Experiments: cases measured once and kept, the page of the papers. On copies, so that the tree stays as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("benchmarks/ is not here", allow_module_level=True)
+
+FAKE = """
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from experiment import Claim, UnavailableError, main, mean_deviation
+
+TITLE = "Table 0: squares of | numbers"
+LOG = Path(__file__).with_suffix(".log")
+
+
+def cases(args):
+    numbers = (100,) if args.quick else (3, 13, 4)
+    return [{"number": number, "seed": seed} for number in numbers for seed in range(2)]
+
+
+def measure(*, number, seed):
+    lines = LOG.read_text().splitlines() if LOG.exists() else []
+    if len(lines) == int(os.environ.get("STOP_AFTER", -1)):
+        os.kill(os.getpid(), signal.SIGKILL)
+    LOG.write_text("\\n".join([*lines, f"{number} {seed}"]))
+    if number == 13:
+        raise UnavailableError("no luck")
+    return {"square": number**2 + 2 * seed}
+
+
+def report(runs):
+    return f"Squares: {mean_deviation(runs, 'square')}."
+
+
+def claims(runs):
+    return [
+        Claim("Squares are positive", all(run["square"] > 0 for run in runs), "see above"),
+        Claim("Squares are below 10", all(run["square"] < 10 for run in runs), f"{max(r['square'] for r in runs)}"),
+    ]
+
+
+def plot(runs, folder):
+    (Path(folder) / "fake.png").write_bytes(b"picture")
+    return ["fake.png"]
+
+
+if __name__ == "__main__":
+    main(__name__)
+"""
+
+
+def copied(folder, *patterns):
+    for pattern in patterns:
+        for source in BENCHMARKS.glob(pattern):
+            target = folder / source.relative_to(BENCHMARKS)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(source, target)
+    return folder
+
+
+def run(script, *options, **environment):
+    process = [sys.executable, str(script), *options]
+    return subprocess.run(process, capture_output=True, text=True, timeout=120, env=os.environ | environment)
+
+
+@pytest.fixture
+def importing(monkeypatch):
+    """Modules of a folder of benchmarks, forgotten afterwards."""
+    ours = ("common", "experiment", "papers", "bench_")
+
+    def forget():
+        for name in [name for name in sys.modules if name.startswith(ours)]:
+            del sys.modules[name]
+
+    def use(folder):
+        monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+        return import_module
+
+    forget()
+    yield use
+    forget()
+
+
+def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path):
+    folder = copied(tmp_path / "benchmarks", "*.py") / "papers"
+    folder.mkdir()
+    script = folder / "fake.py"
+    script.write_text(FAKE)
+    log, results = script.with_suffix(".log"), folder / "results" / "fake.json"
+
+    assert run(script, STOP_AFTER="2").returncode == -9
+    assert [found["case"] for found in json.loads(results.read_text())["runs"]] == [
+        {"number": 3, "seed": 0},
+        {"number": 3, "seed": 1},
+    ]
+
+    log.unlink()
+    done = run(script)
+    assert done.returncode == 0, done.stderr
+    assert log.read_text().splitlines() == ["13 0", "13 1", "4 0", "4 1"]
+    assert "not measured: fake: 13, 0: no luck" in done.stdout
+    assert "Squares: 13.50 ± 4.20." in done.stdout
+    assert "DOES NOT HOLD: Squares are below 10 (18)" in done.stdout
+    content = json.loads(results.read_text())
+    assert [found["case"]["number"] for found in content["runs"]] == [3, 3, 4, 4]  # 13 was not kept
+    assert len(content["environments"]) == 1
+    assert {"ntkit", "cpu", "python"} <= set(content["environments"][0])
+    assert not list(folder.rglob("*.part"))
+
+
+@pytest.fixture
+def fake(tmp_path, importing, monkeypatch):
+    """The framework and an experiment, in this process."""
+    folder = copied(tmp_path / "benchmarks", "*.py")
+    (folder / "papers").mkdir()
+    (folder / "papers" / "fake.py").write_text(FAKE)
+    load = importing(folder)
+    monkeypatch.setattr(load("experiment"), "versions", lambda _: {"ntkit": "0"})
+    return load("experiment"), load("papers.fake")
+
+
+def test_quick_runs_are_kept_apart(fake):
+    experiment, fake = fake
+    for options in ([], ["--quick"]):
+        experiment.perform(fake, experiment.arguments().parse_args(options))
+    assert [found["number"] for found in experiment.load_runs(fake)] == [3, 3, 4, 4]
+    assert [found["number"] for found in experiment.load_runs(fake, quick=True)] == [100, 100]
+    assert experiment.results_file(fake, quick=True).parent.name == "quick"
+
+
+def test_again_measures_again_and_keeps_one_of_each(fake):
+    experiment, fake = fake
+    args = experiment.arguments().parse_args([])
+    experiment.perform(fake, args)
+    fake.measure = lambda number, seed: {"square": -1}  # noqa: ARG005
+    args.again = True
+    assert experiment.perform(fake, args) == []
+    runs = experiment.load_runs(fake)
+    assert len(runs) == 6
+    assert {found["square"] for found in runs} == {-1}
+
+
+def test_cases_may_be_unavailable_as_a_whole(fake):
+    experiment, fake = fake
+
+    def cases(_):
+        raise experiment.UnavailableError("no device")
+
+    fake.cases = cases
+    assert experiment.perform(fake, experiment.arguments().parse_args([])) == ["fake: no device"]
+    assert experiment.load_runs(fake) == []
+
+
+def test_tables(importing):
+    experiment = importing(BENCHMARKS)("experiment")
+    runs = [{"error": 1.0, "method": "a"}, {"error": 3.0, "method": "a"}, {"error": None, "method": "b"}]
+    assert experiment.mean_deviation(runs, "error") == "2.00 ± 1.41"
+    assert experiment.mean_deviation(runs[:1], "error", digits=1) == "1.0"
+    assert experiment.mean_deviation(runs[2:], "error") == "–"
+    assert experiment.mean_deviation([], "error") == "–"
+    assert experiment.select(runs, method="a") == runs[:2]
+    table = experiment.markdown_table(("method", "error"), [("a", 1), ("b", "–")])
+    assert table == "| method | error |\n|---|---:|\n| a | 1 |\n| b | – |"
+
+
+# The command for all papers, with experiments of our own.
+
+
+@pytest.fixture
+def papers(tmp_path, importing, monkeypatch):
+    """A function: options → exit status; and the module."""
+    folder = copied(tmp_path / "benchmarks", "*.py", "papers/all.py")
+    (folder / "papers" / "ntk_fake.py").write_text(FAKE)
+    (folder / "papers" / "power_other.py").write_text(FAKE.replace("(3, 13, 4)", "(2,)").replace("Table 0", "Figure 7"))
+    load = importing(folder)
+    module = load("papers.all")
+    module.NAMES = ("ntk_fake", "power_other")
+    monkeypatch.setattr(load("experiment"), "versions", lambda _: {"cpu": "abacus", "accelerator": None})
+
+    def command(*options):
+        monkeypatch.setattr(sys, "argv", ["all.py", *options])
+        return module.main()
+
+    return command, module
+
+
+def test_the_page_shows_all_that_was_run(papers, tmp_path, capsys):
+    command, _ = papers
+    assert command("--only", "ntk_fake") == 0
+    assert "not measured: ntk_fake: 13, 0: no luck" in capsys.readouterr().out
+    page = tmp_path / "docs" / "results" / "papers.md"
+    text = page.read_text()
+    assert text.startswith("# The papers' tables and figures, rerun\n\nntkit implements three papers.")
+    for part in (
+        "| Zandieh et al., NeurIPS 2021 | Table 0 | squares of \\| numbers | holds in part (1 of 2 claims) |",
+        "| Song et al., ICML 2021 | Figure 7 | squares of \\| numbers | not run |",
+        "Squares: 13.50 ± 4.20.",
+        "(fake.png)",
+        "- ✓ Squares are positive. Here: see above.",
+        "- ✗ Squares are below 10. Here: 18.",
+        "did not hold for us\n\n- Table 0, Zandieh et al., NeurIPS 2021: Squares are below 10. Here: 18.",
+        "Not run. The script is [power_other.py](../../benchmarks/papers/power_other.py).",
+        "| ntk_fake | 1 | 4 | 0, 1 |",
+        "| cpu | abacus |",
+        "| accelerator | – |",
+    ):
+        assert part in text
+    assert (page.parent / "fake.png").is_file()
+
+    assert command("--page") == 0
+    assert page.read_text() == text
+    assert command() == 0
+    assert "| Figure 7 | squares of \\| numbers | holds |" in page.read_text()
+
+
+def test_quick_runs_have_a_page_of_their_own(papers, tmp_path):
+    command, _ = papers
+    assert command("--quick") == 0
+    quick = tmp_path / "benchmarks" / "papers" / "results" / "quick"
+    assert "Squares: 10001.00 ± 1.41." in (quick / "papers.md").read_text()
+    assert "the numbers below decide nothing" in (quick / "papers.md").read_text()
+    assert "[power_other.py](../../power_other.py)" in (quick / "papers.md").read_text()
+    assert (quick / "fake.png").is_file()
+    assert not (tmp_path / "docs" / "results").exists()
+
+
+def test_one_that_fails_does_not_stop_the_others(papers, tmp_path, capsys):
+    command, module = papers
+    page = tmp_path / "docs" / "results" / "papers.md"
+    fake = import_module("papers.ntk_fake")
+    measure = fake.measure
+    fake.measure = lambda **_: 1 / 0
+    assert command() == 1
+    output = capsys.readouterr()
+    assert "ZeroDivisionError" in output.err
+    assert "failed: ntk_fake" in output.out
+    assert "| Table 0 | squares of \\| numbers | not run |" in page.read_text()
+    assert "| Figure 7 | squares of \\| numbers | holds |" in page.read_text()
+
+    fake.measure, fake.report = measure, lambda _: 1 / 0
+    before = page.read_bytes()
+    assert command() == 1
+    assert "not written" in capsys.readouterr().out
+    assert page.read_bytes() == before  # rather old than incomplete
+
+    module.NAMES = (*module.NAMES, "ntk_nowhere")
+    assert command("--page") == 1
+    assert "ModuleNotFoundError" in capsys.readouterr().err
+
+
+def test_a_page_of_nothing(papers, tmp_path):
+    command, _ = papers
+    assert command("--page") == 0
+    text = (tmp_path / "docs" / "results" / "papers.md").read_text()
+    assert text.count("Nothing has been run.") == 2
+
+
+# The papers' experiments.
+
+NAMES = sorted(file.stem for file in (BENCHMARKS / "papers").glob("[a-z]*_*.py"))
+
+
+def test_all_experiments_are_known(importing):
+    assert sorted(importing(BENCHMARKS)("papers.all").NAMES) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reports_of_whole_and_partial_runs(name, importing):
+    load = importing(BENCHMARKS)
+    module = load(f"papers.{name}")
+    kind, _, what = module.TITLE.partition(": ")
+    assert kind.split()[0] in ("Table", "Tables", "Figure", "Figures")
+    assert what
+    runs = load("experiment").load_runs(module)
+    for part in (runs, [], runs[:1], runs[::2], runs[-1:]):
+        assert isinstance(module.report(part), str)
+        for claim in module.claims(part):
+            assert claim.text
+            assert claim.evidence
+            assert claim.holds in (True, False)
+            assert not claim.text.endswith(".")  # the page puts the stop
+            assert not claim.evidence.endswith(".")
+
+
+@pytest.mark.parametrize("name", ["ntk_figure1", "gegenbauer_figure1"])
+def test_quick_runs_work(name, tmp_path):
+    script = copied(tmp_path / "benchmarks", "*.py", "papers/*.py") / "papers" / f"{name}.py"
+    done = run(script, "--quick", OPENBLAS_NUM_THREADS="1")
+    assert done.returncode == 0, done.stderr
+    assert "not measured" not in done.stdout
+    assert json.loads((script.parent / "results" / "quick" / f"{name}.json").read_text())["runs"]
+    assert not list((script.parent / "results").glob("*.json"))
