@@ -104,7 +104,9 @@ def report(runs):
     return (
         f"{text}\n\nNTK of depth {DEPTH}, {COLUMNS} columns; mean squared errors of {TEST_ROWS} test rows less the "
         f"variance of the noise, {NOISE}, where the target has variance 1. The rows are made up (a random ReLU network "
-        "and noise). Memory is what a fit adds; the rows themselves are not in it."
+        "and noise). Memory is what a fit adds; the rows themselves are not in it. Features choose their penalty by "
+        f"residuals of rows left out; the exact kernel is given α = {ALPHA:g}, the power of ten that leave-one-out "
+        "residuals choose for 4000 rows, and factorizes once."
     )
 
 
