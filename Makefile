@@ -54,7 +54,8 @@ docs: $(VENV)/docs
 	@echo "open docs/_build/html/index.html"
 
 check-docs: docs
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[check]'
+	command -v chromium >/dev/null || $(BIN)/python -m playwright install chromium
 	$(BIN)/python docs/check_site.py
 
 # every table and figure of the papers, and what users would pick instead; runs that are stopped go on where they were:

@@ -22,6 +22,7 @@ import gc
 import json
 import sys
 import time
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,6 +35,14 @@ DEVICES = ("cpu", "cuda")
 
 class UnavailableError(Exception):
     """A case cannot be measured here: no such data set, package or device."""
+
+
+class FailedCasesError(Exception):
+    """Cases that raised, when all others have been measured; `missing` are those that could not be, with reasons."""
+
+    def __init__(self, failed, missing):
+        super().__init__("; ".join(failed))
+        self.missing = missing
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,10 @@ class Runs:
     def __init__(self, file):
         self.file = file
         empty = {"environments": [], "runs": []}
-        self.content = json.loads(file.read_text()) if file.exists() else empty
+        try:
+            self.content = json.loads(file.read_text()) if file.exists() else empty
+        except ValueError as error:
+            raise ValueError(f"{file} is not JSON: restore it, or delete it to measure its runs again.") from error
 
     def __contains__(self, case):
         return any(run["case"] == case for run in self.content["runs"])
@@ -82,7 +94,10 @@ def load_runs(module, *, quick=False):
 
 
 def perform(module, args):
-    """Measure what is not yet there; returns the cases that could not be measured, with reasons."""
+    """Measure what is not yet there; returns the cases that could not be measured, with reasons.
+
+    A case that raises does not stop the others: FailedCasesError comes after the last one.
+    """
     from tqdm import tqdm
 
     runs = Runs(results_file(module, quick=args.quick))
@@ -92,7 +107,9 @@ def perform(module, args):
         cases = module.cases(args)
     except UnavailableError as reason:
         return [f"{name}: {reason}"]
-    left, missing = [case for case in cases if args.again or case not in runs], []
+    left, missing, failed = [case for case in cases if args.again or case not in runs], [], []
+    if left and not args.again:
+        _warn_of_other_machines(name, runs, args.device)
     with tqdm(total=len(cases), initial=len(cases) - len(left), desc=name, disable=None) as bar:
         for case in left:
             label = ", ".join(str(value) for value in case.values())
@@ -103,11 +120,35 @@ def perform(module, args):
                 found = module.measure(**case)
             except UnavailableError as reason:
                 missing.append(f"{name}: {label}: {reason}")
+            except Exception as error:
+                if _out_of_memory(error):
+                    missing.append(f"{name}: {label}: out of memory")
+                else:
+                    traceback.print_exc()
+                    failed.append(f"{name}: {label}: {type(error).__name__}: {error}")
             else:
                 runs.add(case, found, versions("cuda" if args.device == "cuda" else "numpy"))
                 tqdm.write(f"{name}: {label}: {_brief(found)} ({time.perf_counter() - start:.1f} s)")
             bar.update()
+    if failed:
+        raise FailedCasesError(failed, missing)
     return missing
+
+
+def _warn_of_other_machines(name, runs, device):
+    """Cases name the device, not the machine, so runs of several machines would be compared."""
+    here = _machine(versions("cuda" if device == "cuda" else "numpy"))
+    about = [runs.content["environments"][run["environment"]] for run in runs.content["runs"]]
+    others = {_machine(each) for each in about if bool(each.get("accelerator")) == (device == "cuda")} - {here}
+    if others:
+        print(
+            f"warning: {name} has {device} runs of {', '.join(sorted(others))}; this is {here}. Times of several "
+            "machines do not compare: --again measures all of them here."
+        )
+
+
+def _out_of_memory(error):
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # that of torch
 
 
 def _brief(found):
@@ -131,13 +172,20 @@ def main(name):
         argparse.ArgumentParser(description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     )
     args = parser.parse_args()
-    for reason in [] if args.report else perform(module, args):
+    failed = None
+    try:
+        missing = [] if args.report else perform(module, args)
+    except FailedCasesError as error:
+        missing, failed = error.missing, error
+    for reason in missing:
         print("not measured:", reason)
     runs = load_runs(module, quick=args.quick)
     if runs:
         print(module.report(runs))
         for claim in getattr(module, "claims", lambda _: [])(runs):
             print(f"{'holds' if claim.holds else 'DOES NOT HOLD'}: {claim.text} ({claim.evidence})")
+    if failed:
+        sys.exit(f"failed: {failed}")
 
 
 class Meter:
@@ -198,18 +246,28 @@ def dataset(name):
 
 def hardware(device):
     """The machine in a few words."""
-    about = versions("cuda" if device == "cuda" else "numpy")
-    return about["accelerator"] or f"{about['cores']} cores of {about['cpu']}"
+    return _machine(versions("cuda" if device == "cuda" else "numpy"))
+
+
+def _machine(about):
+    return about.get("accelerator") or f"{about.get('cores')} cores of {about.get('cpu')}"
 
 
 def machines(runs):
     """Each device of the runs and what it was: ``cpu: 2 cores of …; cuda: …``."""
     names = {device: sorted({run["hardware"] for run in select(runs, device=device)}) for device in DEVICES}
-    return "; ".join(f"{device}: {', '.join(found)}" for device, found in names.items() if found)
+    several = " (several machines: their times do not compare)"
+    shown = {device: ", ".join(found) + several * (len(found) > 1) for device, found in names.items()}
+    return "; ".join(f"{device}: {text}" for device, text in shown.items() if text)
 
 
 def devices_of(runs):
     return [device for device in DEVICES if select(runs, device=device)]
+
+
+def fullest(runs):
+    """The runs of the device that has most: these decide claims, also while the others are being measured."""
+    return max((select(runs, device=device) for device in devices_of(runs)), key=len, default=[])
 
 
 def select(runs, **wanted):
@@ -223,13 +281,19 @@ def mean(runs, key):
     return float(np.mean(values)) if values else None
 
 
+def median(runs, key):
+    """Median of a finding, None without any; for seconds, of which the first may be those of compiling."""
+    values = [run[key] for run in runs if run.get(key) is not None]
+    return float(np.median(values)) if values else None
+
+
 def mean_deviation(runs, key, digits=2):
     """``mean ± deviation`` of one finding over runs (seeds); the mean alone of one run, – of none."""
     values = [run[key] for run in runs if run.get(key) is not None]
     if not values:
         return "–"
-    mean = f"{np.mean(values):.{digits}f}"
-    return mean if len(values) == 1 else f"{mean} ± {np.std(values, ddof=1):.{digits}f}"
+    shown = f"{np.mean(values):.{digits}f}"
+    return shown if len(values) == 1 else f"{shown} ± {np.std(values, ddof=1):.{digits}f}"
 
 
 def markdown_table(header, rows):

@@ -90,14 +90,13 @@ html_theme_options = {
 }
 html_sidebars = {name: [] for name in ("index", "install", "which-map", "changelog", "contributing")}
 
-MODULES = ("ntkit", *(f"ntkit.{name}" for name in ntkit._SUBMODULES), "ntkit.kernels.zonal")
 SITE_PAGES = {"CHANGELOG.md": "changelog", "CONTRIBUTING.md": "contributing"}
 
 
 def public_names() -> dict[str, str]:
     """Short and qualified public names → the one name that has a page."""
     pages: dict[str, str] = {}
-    for module in MODULES:
+    for module in ntkit._PUBLIC_MODULES:
         for name in import_module(module).__all__:
             page = f"ntkit.{name}" if name in ntkit.__all__ else f"{module}.{name}"
             pages[f"{module}.{name}".removeprefix("ntkit.")] = pages[f"{module}.{name}"] = page

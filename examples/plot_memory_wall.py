@@ -42,10 +42,11 @@ for name, model in models.items():
 # Extrapolated
 # ------------
 #
-# Solid lines and points are measured on this machine. Dashed lines go on from the last point: with n³ for the exact
-# kernel, with n for features. Memory is computed: 8 n² bytes for the matrix; 20 m² bytes, and blocks of 256 MiB, for
-# features. (Solving by iterations takes n² time in place of n³, and the memory or, computed again and again, the time
-# of n² kernel values.)
+# Solid lines and points are measured on the machine that made this page. Dashed lines are not: they go on from the
+# last point, with n for features, and with n³ for the exact kernel, which is a little too steep at first, where making
+# the matrix still counts. Memory is computed: 8 n² bytes for the matrix; for features an upper bound, 20 m² bytes and a
+# block of 256 MiB. (Solving by iterations takes n² time in place of n³, and the memory or, computed again and again,
+# the time of n² kernel values.)
 
 ends = np.geomspace(1e3, 1e7, 100)
 memory = {"exact kernel": 8 * ends**2, "1024 features": np.full_like(ends, 20.0 * n_components**2 + 2**28)}

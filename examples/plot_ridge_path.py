@@ -33,7 +33,7 @@ _ = display.ax_.set_title("Diabetes")
 # -----------------------------
 #
 # The exact kernel, and two sizes of features. At the best penalty they hardly differ; where it is too weak, features
-# suffer more than the kernel.
+# suffer more than the kernel, and 1024 of them more than 128, which are too few to fit the noise of 442 rows.
 
 alphas = np.logspace(-1, 5, 13)
 fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")

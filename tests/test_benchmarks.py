@@ -168,6 +168,56 @@ def test_cases_may_be_unavailable_as_a_whole(fake):
     assert experiment.load_runs(fake) == []
 
 
+def test_a_case_that_raises_does_not_stop_the_others(fake, capsys):
+    experiment, fake = fake
+    measure = fake.measure
+
+    def sometimes(number, seed):
+        if number == 3:
+            raise (ZeroDivisionError("by zero") if seed else MemoryError)
+        return measure(number=number, seed=seed)
+
+    fake.measure = sometimes
+    args = experiment.arguments().parse_args([])
+    with pytest.raises(experiment.FailedCasesError, match=r"^fake: 3, 1: ZeroDivisionError: by zero$") as caught:
+        experiment.perform(fake, args)
+    assert caught.value.missing == ["fake: 3, 0: out of memory", "fake: 13, 0: no luck", "fake: 13, 1: no luck"]
+    assert "in sometimes" in capsys.readouterr().err  # where it was
+    assert [found["number"] for found in experiment.load_runs(fake)] == [4, 4]
+
+    fake.measure = measure
+    assert len(experiment.perform(fake, args)) == 2
+    assert sorted(found["number"] for found in experiment.load_runs(fake)) == [3, 3, 4, 4]
+
+
+def test_runs_of_another_machine_are_told(fake, monkeypatch, capsys):
+    experiment, fake = fake
+    args = experiment.arguments().parse_args([])
+    for cpu, warned in (("abacus", False), ("abacus", False), ("slide rule", True)):
+        about = {"cpu": cpu, "cores": 1, "accelerator": None}
+        monkeypatch.setattr(experiment, "versions", lambda _, about=about: about)
+        experiment.perform(fake, args)  # 13 is always left
+        told = "fake has cpu runs of 1 cores of abacus; this is 1 cores of slide rule" in capsys.readouterr().out
+        assert told == warned
+
+
+def test_a_broken_results_file_is_named(fake):
+    experiment, fake = fake
+    file = experiment.results_file(fake)
+    file.parent.mkdir()
+    file.write_text("{")
+    with pytest.raises(ValueError, match=r"fake\.json is not JSON"):
+        experiment.load_runs(fake)
+
+
+def test_the_device_with_most_runs_decides(importing):
+    experiment = importing(BENCHMARKS)("experiment")
+    cpu, cuda = ([{"device": device, "seed": seed} for seed in range(3)] for device in ("cpu", "cuda"))
+    assert experiment.fullest([*cuda, *cpu]) == cpu  # the first of equals
+    assert experiment.fullest([*cuda, *cpu[:2]]) == cuda
+    assert experiment.fullest([]) == []
+
+
 def test_tables(importing):
     experiment = importing(BENCHMARKS)("experiment")
     runs = [{"error": 1.0, "method": "a"}, {"error": 3.0, "method": "a"}, {"error": None, "method": "b"}]
@@ -175,6 +225,8 @@ def test_tables(importing):
     assert experiment.mean_deviation(runs[:1], "error", digits=1) == "1.0"
     assert experiment.mean_deviation(runs[2:], "error") == "–"
     assert experiment.mean_deviation([], "error") == "–"
+    assert experiment.median([*runs, {"error": 9.0}], "error") == 3.0
+    assert experiment.median(runs[2:], "error") is None
     assert experiment.select(runs, method="a") == runs[:2]
     table = experiment.markdown_table(("method", "error"), [("a", 1), ("b", "–")])
     assert table == "| method | error |\n|---|---:|\n| a | 1 |\n| b | – |"
@@ -211,6 +263,7 @@ def test_the_page_shows_all_that_was_run(papers, tmp_path, capsys):
     for part in (
         "| Zandieh et al., NeurIPS 2021 | Table 0 | squares of \\| numbers | holds in part (1 of 2 claims) |",
         "| Song et al., ICML 2021 | Figure 7 | squares of \\| numbers | not run |",
+        "| Han et al., ICML 2022 | Table 1 | bounds | nothing to rerun; the growth of features is in [bench_zonal.py]",
         "Squares: 13.50 ± 4.20.",
         "(fake.png)",
         "- ✓ Squares are positive. Here: see above.",
@@ -246,9 +299,10 @@ def test_one_that_fails_does_not_stop_the_others(papers, tmp_path, capsys):
     page = tmp_path / "docs" / "results" / "papers.md"
     fake = import_module("papers.ntk_fake")
     measure = fake.measure
-    fake.measure = lambda **_: 1 / 0
+    fake.measure = lambda number, seed: 1 / 0 if number != 13 else measure(number=number, seed=seed)
     assert command() == 1
     output = capsys.readouterr()
+    assert "not measured: ntk_fake: 13, 0: no luck" in output.out
     assert "ZeroDivisionError" in output.err
     assert "failed: ntk_fake" in output.out
     assert "| Table 0 | squares of \\| numbers | not run |" in page.read_text()
@@ -282,14 +336,16 @@ def test_all_experiments_are_known(importing):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reports_of_whole_and_partial_runs(name, importing):
+def test_reports_of_whole_and_partial_runs(name, importing, tmp_path):
     load = importing(BENCHMARKS)
     module = load(f"papers.{name}")
     kind, _, what = module.TITLE.partition(": ")
     assert kind.split()[0] in ("Table", "Tables", "Figure", "Figures")
     assert what
     runs = load("experiment").load_runs(module)
-    for part in (runs, [], runs[:1], runs[::2], runs[-1:]):
+    first = {key: runs[0][key] for key in ("data", "lengthscale") if key in runs[0]}
+    lacking = [run for run in runs if run not in load("experiment").select(runs, **first)] if first else []
+    for part in (runs, [], runs[:1], runs[::2], runs[-1:], lacking):
         assert isinstance(module.report(part), str)
         for claim in module.claims(part):
             assert claim.text
@@ -297,6 +353,10 @@ def test_reports_of_whole_and_partial_runs(name, importing):
             assert claim.holds in (True, False)
             assert not claim.text.endswith(".")  # the page puts the stop
             assert not claim.evidence.endswith(".")
+    pytest.importorskip("matplotlib")
+    for part in (runs[:1], runs[-1:], lacking):
+        for picture in module.plot(part, tmp_path) if part else []:
+            assert (tmp_path / picture).is_file()
 
 
 @pytest.mark.parametrize("name", ["ntk_figure1", "gegenbauer_figure1"])

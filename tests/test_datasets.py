@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from urllib.error import URLError
 
@@ -235,6 +236,15 @@ def table_text(name, rows, missing=""):
     return "\n".join(",".join(line) for line in ([header[name]] if name in header else []) + lines) + "\n"
 
 
+@pytest.fixture
+def _any_length(monkeypatch):
+    """Tables of a few rows are taken for whole ones."""
+    for name in TABLES:
+        source = datasets._SOURCES[name]
+        monkeypatch.setitem(datasets._SOURCES, name, replace(source, table=replace(source.table, n_rows=None)))
+
+
+@pytest.mark.usefixtures("_any_length")
 @pytest.mark.parametrize("name", TABLES)
 @pytest.mark.parametrize("form", ["plain", "old archive", "new archive"])
 def test_tables_of_the_archive(name, form, tmp_path):
@@ -254,7 +264,26 @@ def test_tables_of_the_archive(name, form, tmp_path):
     assert (data.X.dtype, data.y.dtype, data.task) == (np.float32, np.float64, "regression")
     assert len(set(data.feature_names)) == data.X.shape[1]
     assert data.target_name == {"ct_slices": "reference", "workloads": "avg", "year": "year"}[name]
-    assert data.X_test is None
+    assert data.X_test is None if name != "year" else data.X_test.shape == (0, 90)
+
+
+@pytest.mark.parametrize("name", ["ct_slices", "year"])
+def test_tables_cut_short_are_refused(name, tmp_path):
+    table = datasets._SOURCES[name].table
+    (tmp_path / table.file).write_text(table_text(name, table_rows(name)))
+    rows = {"ct_slices": 53500, "year": 515345}[name]
+    with pytest.raises(ValueError, match=rf"is not the file that .* has \(7 rows where {rows} were expected\)"):
+        load_dataset(name, data_home=tmp_path)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_without_rows_are_refused(name, tmp_path):
+    table = datasets._SOURCES[name].table
+    rows = table_rows(name)
+    for text in ("", table_text(name, rows[:0]), table_text(name, np.full_like(rows, np.nan), "nan")):
+        (tmp_path / table.file).write_text(text)
+        with pytest.raises(ValueError, match=r"is not the file that .* has \(no row without gaps\)"):
+            load_dataset(name, data_home=tmp_path)
 
 
 @pytest.mark.parametrize("missing", ["", "NaN", "nan", "NA"])
@@ -302,10 +331,48 @@ def test_broken_tables(name, tmp_path):
     path.write_bytes(b"nothing")
     with pytest.raises(ValueError, match=rf"is not the file that {page} has \(File is not a zip file"):
         load_dataset(name, data_home=tmp_path)
-    with zipfile.ZipFile(path, "w") as archive:
+
+
+@pytest.mark.usefixtures("_any_length")
+@pytest.mark.parametrize("damage", ["bytes", "checksum", "encrypted", "unknown compression", "cut short"])
+def test_damaged_archives(damage, tmp_path):
+    table = datasets._SOURCES["year"].table
+    path = tmp_path / table.archives[0]
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(table.file, table_text("year", table_rows("year")))
+    assert len(load_dataset("year", data_home=tmp_path).X) == 7
+    content = bytearray(path.read_bytes())
+    contents = content.rindex(b"PK\x01\x02")  # the list of what is in it
+    if damage == "bytes":
+        start = 30 + len(table.file)
+        content[start : start + 20] = b"\xff" * 20
+    elif damage == "checksum":
+        content[contents + 16] ^= 1
+    elif damage == "encrypted":
+        content[6] = content[contents + 8] = 1
+    elif damage == "unknown compression":
+        content[8] = content[contents + 10] = 99
+    else:
+        del content[-30:]
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"txt\.zip is not the file that .*Get it anew"):
+        load_dataset("year", data_home=tmp_path)
+
+
+def test_archives_of_other_things_are_passed_over(tmp_path, monkeypatch):
+    monkeypatch.delenv("NTKIT_DATA", raising=False)
+    table, rows = datasets._SOURCES["workloads"].table, table_rows("workloads")
+    with zipfile.ZipFile(tmp_path / "datasets.zip", "w") as archive:
         archive.writestr("other.csv", "1,2\n")
-    with pytest.raises(ValueError, match=rf"has \(no {re.escape(table.file)} in it\)"):
-        load_dataset(name, data_home=tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"and, with it inside, datasets\.zip and"):
+        load_dataset("workloads", data_home=tmp_path)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / table.file).write_text(table_text("workloads", rows))
+    monkeypatch.setenv("NTKIT_DATA", str(tmp_path / "b"))
+    assert len(load_dataset("workloads", data_home=tmp_path).X) == len(rows)
+    with zipfile.ZipFile(tmp_path / table.archives[1], "w") as archive:
+        archive.writestr(table.file, table_text("workloads", rows[:3]))
+    assert len(load_dataset("workloads", data_home=tmp_path).X) == 3
 
 
 @pytest.mark.parametrize("name", TABLES)

@@ -33,7 +33,7 @@ from ntkit import (
     NystroemFeatures,
 )
 from ntkit.diagnostics import spectral_error
-from ntkit.display import ErrorCurveDisplay, KernelApproximationDisplay, RidgePathDisplay
+from ntkit.display import ErrorCurveDisplay, KernelApproximationDisplay, RidgePathDisplay, plot_relu_ntk
 from ntkit.kernels import gaussian, ntk
 
 
@@ -97,8 +97,19 @@ def test_spectrum_shows_the_eigenvalues(X):
     np.testing.assert_array_equal(ranks, np.arange(1, 61))
     values = display.lines_[1].get_ydata()
     np.testing.assert_allclose(values, np.linalg.svd(Z, compute_uv=False) ** 2, rtol=1e-6)  # 20 of 60 are not zero
-    assert display.lines_[0].get_linewidth() == 3
+    assert display.lines_[1].get_linewidth() == 3
     assert display.lines_[1].get_label().startswith("few, relative error")
+
+
+def test_styles_are_those_of_the_features(X, features):
+    make = KernelApproximationDisplay.from_estimator
+    exact, approximate = make(features, X, kind="spectrum", label="q", color="red").lines_
+    assert (exact.get_label(), exact.get_color()) == ("exact kernel", "black")
+    assert (approximate.get_label(), approximate.get_color()) == ("q", "red")
+    display = make(features, X, kind="matrix", vmin=0, vmax=5, cmap="magma")
+    assert [image.get_clim() for image in display.images_[:2]] == [(0, 5)] * 2
+    assert [image.get_cmap().name for image in display.images_] == ["magma", "magma", "RdBu_r"]
+    assert display.images_[2].get_clim()[1] == np.abs(display.approximate - display.exact).max()
 
 
 def test_sample_is_that_of_estimate_error(X, features):
@@ -274,11 +285,18 @@ def test_progress_is_shown_on_demand(X, capsys):
         ([NTKFeatures(), NTKFeatures(2)], {}, "must be a dict where two maps are of one class"),
         ([StandardScaler()], {}, "must be maps with the parameters n_components and random_state"),
         ([NTKFeatures()], {"n_components": ()}, "'n_components' parameter of .* must be a non-empty sequence"),
+        ([NTKFeatures()], {"n_components": 128}, "'n_components' parameter of .* must be a non-empty sequence"),
         ([NTKFeatures()], {"n_components": (0,)}, "'n_components' parameter of .* must be an int ≥ 1"),
         ([NTKFeatures()], {"n_repeats": 0}, "'n_repeats' parameter"),
         ([NTKFeatures()], {"metric": "worst"}, "'metric' parameter of .* must be one of 'relative', 'spectral'"),
         ([NTKFeatures()], {"x": "metres"}, "'x' parameter of .* must be one of 'n_components', 'seconds'"),
         ([RBFSampler()], {"n_components": (8,)}, "'kernel' parameter of .* must be given"),
+        (
+            {"mine": NTKFeatures()},
+            {"n_components": (8,), "metric": lambda *_: np.nan},
+            "'metric' parameter of .* must be an error that is finite and ≥ 0. Got nan .* for 'mine' with 8 features",
+        ),
+        ([NTKFeatures()], {"n_components": (8,), "metric": lambda *_: -1}, "'metric' parameter of .* Got -1.0"),
     ],
 )
 def test_bad_arguments_of_curves(X, maps, options, text):
@@ -430,3 +448,9 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
         ImportError, match=r"RidgePathDisplay.from_values needs matplotlib: pip install 'ntkit\[plot\]'"
     ):
         RidgePathDisplay.from_values([1.0], [1.0])
+    with pytest.raises(ImportError, match=r"plot_relu_ntk needs matplotlib: pip install 'ntkit\[plot\]'"):
+        plot_relu_ntk()
+
+
+def test_functions_are_drawn_on_a_figure_that_notebooks_show():
+    assert plot_relu_ntk([1]).figure is plt.gcf()

@@ -14,7 +14,6 @@ import ntkit
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-MODULES = ["ntkit", *(f"ntkit.{name}" for name in ntkit._SUBMODULES), "ntkit.kernels.zonal"]
 MADE = ("_build", "_static", "_templates", "gallery", "generated")
 PAGES = sorted(path for path in DOCS.rglob("*.md") if not set(path.relative_to(DOCS).parts).intersection(MADE))
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
@@ -39,7 +38,7 @@ def listed_names() -> list[str]:
 
 def test_every_public_name_has_one_page():
     public = set()
-    for module in MODULES:
+    for module in ntkit._PUBLIC_MODULES:
         for name in set(import_module(module).__all__) - {"__version__", *ntkit._SUBMODULES}:
             public.add(f"ntkit.{name}" if name in ntkit.__all__ else f"{module}.{name}")
     listed = listed_names()
@@ -74,6 +73,13 @@ def test_links_and_pictures_are_there(page):
         file = target(page, path) if path else page
         assert file.exists(), link
         assert not anchor or anchor in slugs(file), link
+
+
+@pytest.mark.parametrize("page", TEXTS, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_pages_have_content(page):
+    text = page.read_text(encoding="utf-8")
+    assert "{include}" in text or len(text.split()) > 20
+    assert not re.search(r"^[A-Z]{4,}$", text, re.M), "a placeholder"
 
 
 TUTORIALS = [*sorted(DOCS.glob("tutorial/*.md")), DOCS / "index.md"]

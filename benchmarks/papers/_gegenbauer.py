@@ -21,42 +21,31 @@ from experiment import (
     markdown_table,
     mean,
     mean_deviation,
+    median,
     on_device,
     pyplot,
     select,
     to_numpy,
 )
 
-LABELS = {
-    "nystroem": "Nyström, leverage scores",
-    "sklearn": "Nyström, scikit-learn",
-    "fourier": "Fourier",
-    "orthogonal": "Orthogonal Fourier",
-    "fastfood": "Fastfood",
-    "maclaurin": "Maclaurin",
-    "maclaurin, paper": "Maclaurin, as published",
-    "taylor": "DotProductSketch",
-    "polynomial": "NTKPolynomialSketch",
-    "random": "NTKRandomFeatures",
-    "definition 8": "Gegenbauer, Definition 8",
-    "gegenbauer": "Gegenbauer",
-    "groups": "Gegenbauer, sphere × month",
+# Each map in tables and in pictures.
+MAPS = {
+    "nystroem": ("`NystroemFeatures`", "Nyström, leverage scores"),
+    "sklearn": ("scikit-learn's `Nystroem`, uniform", "Nyström, scikit-learn"),
+    "fourier": ("`RandomFourierFeatures`", "Fourier"),
+    "orthogonal": ("`OrthogonalFourierFeatures`", "Orthogonal Fourier"),
+    "fastfood": ("`FastfoodFeatures`", "Fastfood"),
+    "maclaurin": ("`MaclaurinFeatures`", "Maclaurin"),
+    "maclaurin, paper": ("the same, law as published", "Maclaurin, as published"),
+    "taylor": ("`DotProductSketch`", "DotProductSketch"),
+    "polynomial": ("`NTKPolynomialSketch`", "NTKPolynomialSketch"),
+    "random": ("`NTKRandomFeatures`", "NTKRandomFeatures"),
+    "definition 8": ("Gegenbauer, Definition 8, degree 15", "Gegenbauer, Definition 8"),
+    "gegenbauer": ("`GegenbauerFeatures`", "Gegenbauer"),
+    "groups": ("the same, sphere × month", "Gegenbauer, sphere × month"),
 }
-ROWS = {
-    "nystroem": "`NystroemFeatures`",
-    "sklearn": "scikit-learn's `Nystroem`, uniform",
-    "fourier": "`RandomFourierFeatures`",
-    "orthogonal": "`OrthogonalFourierFeatures`",
-    "fastfood": "`FastfoodFeatures`",
-    "maclaurin": "`MaclaurinFeatures`",
-    "maclaurin, paper": "the same, law as published",
-    "taylor": "`DotProductSketch`",
-    "polynomial": "`NTKPolynomialSketch`",
-    "random": "`NTKRandomFeatures`",
-    "definition 8": "Gegenbauer, Definition 8, degree 15",
-    "gegenbauer": "`GegenbauerFeatures`",
-    "groups": "the same, sphere × month",
-}
+ROWS = {name: row for name, (row, _) in MAPS.items()}
+LABELS = {name: label for name, (_, label) in MAPS.items()}
 # The names of the paper.
 NAMES = {
     "nystroem": "Nyström",
@@ -87,10 +76,13 @@ def make(name, kernel, m, seed, *, lengthscale=1.0, depth=2):
         return Nystroem(kernel=lambda x, y: float(ntk(x[None], y[None], depth=depth)[0, 0]), **shared)
     if name == "nystroem":
         return ntkit.NystroemFeatures(kernel, **of_kernel, **shared)
-    if name in ("fourier", "orthogonal", "fastfood"):
-        names = {"fourier": "Random", "orthogonal": "Orthogonal", "fastfood": ""}
-        law = ntkit.FastfoodFeatures if name == "fastfood" else getattr(ntkit, names[name] + "FourierFeatures")
-        return law(lengthscale=lengthscale, **shared)
+    fourier = {
+        "fourier": ntkit.RandomFourierFeatures,
+        "orthogonal": ntkit.OrthogonalFourierFeatures,
+        "fastfood": ntkit.FastfoodFeatures,
+    }
+    if name in fourier:
+        return fourier[name](lengthscale=lengthscale, **shared)
     if name.startswith("maclaurin"):
         return ntkit.MaclaurinFeatures(kernel, law="geometric" if "paper" in name else "optimal", **of_kernel, **shared)
     if name == "taylor":
@@ -151,7 +143,10 @@ def ridge(Z, y, Z_test, y_test):
 
 @lru_cache
 def choose_lengthscale(name, n=12000, m=1024):
-    """Length scale of the Gaussian by the error of Nyström features on a sixth of `n` rows of another draw."""
+    """Length scale of the Gaussian by the error of Nyström features on a sixth of `n` rows of a draw of its own.
+
+    It is a draw from the same table, so that it shares rows with the test parts: about a quarter of those of protein.
+    """
     X, y = table(name, 100, n)
     scales = (0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 0.7) if name != "protein" else (0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
     split = n * 5 // 6
@@ -182,7 +177,8 @@ def regression(kernel, lengthscale, *, data, method, n, m, seed, device):
     split = len(X) * 9 // 10
     (X,) = on_device(device, X)
     feature_map = make(method, kernel, m, seed, lengthscale=lengthscale)
-    feature_map.fit(X[: 2 * m]).transform(X[: 2 * m])  # compiled code loads
+    warm = split if device == "cuda" else 2 * m  # Triton compiles by shape, Numba by type
+    feature_map.fit(X[:warm]).transform(X[:warm])
     with Meter(device) as meter:
         feature_map.fit(X[:split])
         Z, Z_test = feature_map.transform(X[:split]), feature_map.transform(X[split:])
@@ -207,12 +203,28 @@ def regression_table(title, runs, paper, methods):
             for name, whose in columns
         )
         rows.append((label, *cells))
-    return markdown_table((title, *header), rows)
+    return noted(markdown_table((title, *header), rows))
 
 
 def cell(runs):
     """Error over seeds and the median of seconds."""
-    return f"{mean_deviation(runs, 'mse', 3)}, {np.median([r['seconds'] for r in runs]):.2f} s" if runs else "–"
+    return f"{mean_deviation(runs, 'mse', 3)}, {seconds(runs)} s{shared_time(runs)}" if runs else "–"
+
+
+def seconds(runs):
+    """Their median with two figures."""
+    found = median(runs, "seconds")
+    return f"{found:#.2g}" if found < 10 else f"{found:.0f}"
+
+
+def shared_time(runs):
+    """A mark where one time stands for all seeds."""
+    return " †" if len(runs) > 1 and len({run["seconds"] for run in runs}) == 1 else ""
+
+
+def noted(table):
+    """The table, and what the mark means where it has one."""
+    return f"{table}\n\n† One time for all seeds." if "†" in table else table
 
 
 def methods_of(runs):
@@ -233,12 +245,9 @@ def slowdown(runs, names):
     """How many times as long Nyström features take as Definition 8, by data set."""
     out = {}
     for name in names:
-        seconds = [
-            [run["seconds"] for run in select(runs, data=name, method=method)]
-            for method in ("nystroem", "definition 8")
-        ]
-        if all(seconds):
-            out[name] = float(np.median(seconds[0]) / np.median(seconds[1]))
+        pair = [median(select(runs, data=name, method=method), "seconds") for method in ("nystroem", "definition 8")]
+        if None not in pair:
+            out[name] = pair[0] / pair[1]
     return out
 
 
@@ -272,13 +281,15 @@ def plot_regression(panels, file):
     markers = dict(zip(LABELS, "sDo^v<>PXdph*", strict=True))
     handles = {}
     for row, each in zip(axes, panels, strict=True):
-        for ax, (title, runs) in zip(row, each, strict=True):
+        for ax in row[len(each) :]:
+            ax.set_axis_off()
+        for ax, (title, runs) in zip(row, each, strict=False):
             for method in methods_of(runs):
                 found = select(runs, method=method)
                 ours = method in ("gegenbauer", "groups")
                 color = "C3" if ours else "C0" if method == "definition 8" else "0.35"
                 (line,) = ax.plot(
-                    np.median([run["seconds"] for run in found]), mean(found, "mse"), markers[method], color=color,
+                    median(found, "seconds"), mean(found, "mse"), markers[method], color=color,
                     ms=9 if ours else 7 if method == "definition 8" else 6, alpha=0.85,
                 )  # fmt: skip
                 handles[method] = line

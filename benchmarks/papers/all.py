@@ -6,8 +6,9 @@
     python benchmarks/papers/all.py --only ntk_table2        one or some of them
     python benchmarks/papers/all.py --page                   only the page, from what is there
 
-A run that is stopped goes on where it was. One that fails does not stop the others; the exit status is then 1. The page
-is docs/results/papers.md, with its pictures beside it; that of quick runs is benchmarks/papers/results/quick/papers.md.
+A run that is stopped goes on where it was. A case that fails does not stop the others; the exit status is then 1. The
+page is docs/results/papers.md, with its pictures beside it; that of quick runs is
+benchmarks/papers/results/quick/papers.md.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from types import ModuleType
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from experiment import Runs, arguments, markdown_table, perform, results_file  # noqa: E402
+from experiment import FailedCasesError, Runs, arguments, markdown_table, perform, results_file  # noqa: E402
 
 PAPERS = {
     "ntk": "Zandieh et al., NeurIPS 2021",
@@ -48,12 +49,13 @@ paper's beside ours. `make papers` runs all of it again and writes this page; `m
 does so on a GPU. What is already in the results files is not measured again. Scripts and results, and what they need,
 are in {folder}."""
 CLAIMS = """\
-A claim is a statement of the paper about its table or figure. Whether it holds here is computed from the results
-files."""
+A claim is a statement of the paper about its table or figure, or, where that is said, what its numbers show. Whether it
+holds here is computed from the results files."""
 NAMES = (
     "ntk_figure1", "ntk_figure2a", "ntk_table1", "ntk_table2", "power_table1", "gegenbauer_figure1",
     "gegenbauer_table2", "gegenbauer_table3", "gegenbauer_table4",
 )  # fmt: skip
+BOUNDS = "nothing to rerun; the growth of features is in {script}"  # Table 1 of Han et al.
 
 
 @dataclass
@@ -99,6 +101,10 @@ def main():
         print(f"[{k}/{len(chosen)}] {name}: {modules[name].TITLE}", flush=True)
         try:
             missing += perform(modules[name], args)
+        except FailedCasesError as error:  # its tracebacks are printed
+            missing += error.missing
+            failed.append(name)
+            print("failed:", error)
         except Exception:
             traceback.print_exc()
             failed.append(name)
@@ -160,7 +166,7 @@ def page(sections, folder, *, quick=False):
         *(["Quick runs, of few rows and seeds: the numbers below decide nothing."] if quick else []),
         INTRODUCTION.format(folder=link("benchmarks/papers", HERE, folder)),
         CLAIMS,
-        summary(sections),
+        summary(sections, folder),
         *(block for paper in PAPERS for block in of_paper(paper, sections, folder)),
         "## Claims that did not hold for us",
         failures(sections),
@@ -170,8 +176,10 @@ def page(sections, folder, *, quick=False):
     return "\n\n".join(parts) + "\n"
 
 
-def summary(sections):
+def summary(sections, folder):
     rows = [(PAPERS[section.paper], section.item, cell(section.what), section.status) for section in sections]
+    script = link("bench_zonal.py", HERE.parent / "bench_zonal.py", folder)
+    rows.append((PAPERS["gegenbauer"], "Table 1", "bounds", BOUNDS.format(script=script)))
     return text_table(("paper", "", "what", "claims"), rows)
 
 

@@ -168,6 +168,7 @@ def plot(runs, folder):
     right.legend(frameon=False, loc="upper left")
     file = Path(folder) / "ntk_figure1.png"
     figure.savefig(file, dpi=150)
+    plt.close(figure)
     return [file.name]
 
 

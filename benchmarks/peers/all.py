@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from experiment import Runs, arguments, markdown_table, perform, results_file, select
+from experiment import FailedCasesError, Runs, arguments, markdown_table, perform, results_file, select
 from peers import kernels, scale, tables
 from peers.contestants import CONTESTANTS, EXACT_ROWS
 
@@ -35,16 +35,23 @@ OUR_MAPS = tuple(name for name in OURS if name not in KERNELS)
 
 
 def main():
-    """Run the comparisons, say what could not be measured, write the page."""
+    """Run the comparisons, say what could not be measured, write the page; returns the exit status."""
     args = options()
+    failed = []
     for module in () if args.report else (tables, scale, kernels):
-        for reason in perform(module, args):
+        try:
+            missing = perform(module, args)
+        except FailedCasesError as error:
+            missing = error.missing
+            failed.append(str(error))
+        for reason in missing:
             print("not measured:", reason)
     folder = HERE / "results" / "quick" if args.quick else HERE.parents[1] / "docs" / "results"
     folder.mkdir(parents=True, exist_ok=True)
     files = [Runs(results_file(module, quick=args.quick)) for module in (tables, scale, kernels)]
     (folder / "peers.md").write_text(page(*files, folder))
     print("written:", folder / "peers.md")
+    return f"failed: {'; '.join(failed)}" if failed else 0
 
 
 def options():
@@ -206,4 +213,4 @@ def environments(*files):
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -79,6 +79,7 @@ _SUBMODULES = (
     "sketches",
     "tables",
 )
+_PUBLIC_MODULES = ("ntkit", *(f"ntkit.{name}" for name in _SUBMODULES), "ntkit.kernels.zonal")
 _NAMES = {
     "ArcsinhScaler": "ntkit.features",
     "CNTKSketch": "ntkit.features",

@@ -101,6 +101,14 @@ def like(values: np.ndarray, x: Array) -> Array:
     return values
 
 
+def wait(x: Array) -> None:
+    """Return when the device of `x` has done all it was asked to: CUDA calls return before."""
+    if is_torch(x) and x.device.type == "cuda":
+        import torch
+
+        torch.cuda.synchronize(x.device)
+
+
 def scatter(x: Array, i: Array, j: Array, values: Array) -> None:
     """Set x[i[k], j[k]] = values[k]; the array API standard has no such assignment."""
     if is_numpy(x) or is_torch(x):

@@ -7,7 +7,9 @@ Each data set is one or a few ``.npz`` files, looked for in `data_home` and in t
 from __future__ import annotations
 
 import os
+import warnings
 import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,7 +124,7 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
     Three are read as the UCI archive has them, plain or zipped: ct_slices from slice_localization_data.csv, without the
     number of the patient; workloads from Range-Queries-Aggregates.csv, where avg is the target, rows without one are
     dropped and of equal rows the first is kept; year from YearPredictionMSD.txt, whose last 51630 rows are the test
-    part (a file cut short has none). A file of the same name with .npz, arrays as a :class:`Dataset` has, comes first.
+    part. A file of the same name with .npz, arrays as a :class:`Dataset` has, comes first.
 
     Parameters
     ----------
@@ -177,7 +179,7 @@ def _missing(name: str, source: _Source, folders: Sequence[Path], error: Excepti
     failed = f" Downloading it failed, too ({type(error).__name__}: {error})." if error else ""
     if source.table is not None:
         return (
-            f"The data set {name!r} was not found: looked for {files}, {source.table.file} and "
+            f"The data set {name!r} was not found: looked for {files}, {source.table.file} and, with it inside, "
             f"{' and '.join(source.table.archives)} in {places}. Get it from {source.table.page}, put it into a folder "
             "as it is, and name the folder by data_home=… or the environment variable NTKIT_DATA."
         )
@@ -203,8 +205,23 @@ def _read(paths: Sequence[Path]) -> Arrays:
 
 
 def _table_path(folder: Path, table: _Table) -> Path | None:
-    paths = (folder / file for file in (table.file, *table.archives))
-    return next((path for path in paths if path.is_file()), None)
+    """File of the table, or the archive that holds it: names such as datasets.zip are common."""
+    if (folder / table.file).is_file():
+        return folder / table.file
+    archives = (folder / file for file in table.archives)
+    return next((path for path in archives if path.is_file() and _may_hold(path, table)), None)
+
+
+def _may_hold(path: Path, table: _Table) -> bool:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return bool(_members(archive, table))
+    except zipfile.BadZipFile:
+        return True  # reading it tells what is wrong
+
+
+def _members(archive: zipfile.ZipFile, table: _Table) -> list[str]:
+    return [member for member in archive.namelist() if Path(member).name == table.file]
 
 
 def _read_table(path: Path, table: _Table) -> np.ndarray:
@@ -214,15 +231,11 @@ def _read_table(path: Path, table: _Table) -> np.ndarray:
             with path.open("rb") as stream:
                 rows = _read_numbers(stream, table)
         else:
-            with zipfile.ZipFile(path) as archive:
-                members = [member for member in archive.namelist() if Path(member).name == table.file]
-                if not members:
-                    raise ValueError(f"no {table.file} in it")
-                with archive.open(members[0]) as stream:
-                    rows = _read_numbers(stream, table)
-        if rows.shape[1] != table.n_columns:
-            raise ValueError(f"{rows.shape[1]} columns where {table.n_columns} were expected")
-    except (ValueError, zipfile.BadZipFile) as error:
+            with zipfile.ZipFile(path) as archive, archive.open(_members(archive, table)[0]) as stream:
+                rows = _read_numbers(stream, table)
+        _check_rows(rows, table)
+    # damaged in one way or another; RuntimeError: encrypted, or compressed in a way that is not known
+    except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"{path} is not the file that {table.page} has ({error}). Get it anew.") from error
     return rows
 
@@ -231,7 +244,18 @@ def _read_numbers(stream: IO[bytes], table: _Table) -> np.ndarray:
     converters: dict[int | str, Callable[[str], float]] | None = None
     if table.gaps:
         converters = {-1: lambda text: float("nan" if text in ("", "NA") else text)}
-    return np.loadtxt(stream, delimiter=",", skiprows=int(table.header), converters=converters, ndmin=2)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*input contained no data")  # an error of ours follows
+        return np.loadtxt(stream, delimiter=",", skiprows=int(table.header), converters=converters, ndmin=2)
+
+
+def _check_rows(rows: np.ndarray, table: _Table) -> None:
+    if np.isnan(rows).any(axis=1).all():
+        raise ValueError("no row without gaps")
+    if rows.shape[1] != table.n_columns:
+        raise ValueError(f"{rows.shape[1]} columns where {table.n_columns} were expected")
+    if table.n_rows is not None and len(rows) != table.n_rows:
+        raise ValueError(f"{len(rows)} rows where {table.n_rows} were expected")
 
 
 def _build(name: str, source: _Source, arrays: Arrays) -> Dataset:
@@ -293,8 +317,6 @@ def _workloads(rows: np.ndarray) -> Arrays:
 def _years(rows: np.ndarray) -> Arrays:
     X, y = rows[:, 1:].astype(np.float32), rows[:, 0]
     n = 463715  # no artist of the rows after these is among them
-    if len(X) <= n:
-        return {"X": X, "y": y}
     return {"X_train": X[:n], "y_train": y[:n], "X_test": X[n:], "y_test": y[n:]}
 
 
@@ -385,6 +407,7 @@ class _Table:
     n_columns: int
     header: bool
     arrange: Callable[[np.ndarray], Arrays]
+    n_rows: int | None = None  # a download cut short has fewer
     gaps: bool = False  # whether values of the last column may be missing
 
 
@@ -414,6 +437,7 @@ _CT_SLICES = _Table(
     n_columns=386,
     header=True,
     arrange=_slices,
+    n_rows=53500,
 )
 _WORKLOADS = _Table(
     "Range-Queries-Aggregates.csv",
@@ -431,6 +455,7 @@ _YEAR = _Table(
     n_columns=91,
     header=False,
     arrange=_years,
+    n_rows=463715 + 51630,
 )
 _SOURCES = {
     "abalone": _Source(("uci_abalone.npz",), "regression", "rings", _ABALONE, fetch=_fetch_abalone),

@@ -88,7 +88,8 @@ class KernelApproximationDisplay:
         name : str, default=None
             Name of the map; None: that of the display.
         **kwargs
-            For matplotlib's ``scatter``, ``imshow`` or ``plot``.
+            For matplotlib's ``scatter``, ``imshow`` or ``plot``. The difference keeps its own colours, the exact
+            spectrum its own style: black.
 
         Returns
         -------
@@ -123,10 +124,10 @@ class KernelApproximationDisplay:
         widest = np.abs(difference).max() or 1.0
         self.images_ = []
         for ax, matrix, title in zip(axes, (self.exact, self.approximate, difference), _TITLES, strict=True):
-            style = {"vmin": both.min(), "vmax": both.max()}
+            style = {"vmin": both.min(), "vmax": both.max()} | kwargs
             if matrix is difference:
-                style = {"vmin": -widest, "vmax": widest, "cmap": "RdBu_r"}
-            image = ax.imshow(matrix, **(style | kwargs))
+                style = kwargs | {"vmin": -widest, "vmax": widest, "cmap": "RdBu_r"}
+            image = ax.imshow(matrix, **style)
             ax.figure.colorbar(image, ax=ax, shrink=0.7)
             ax.set(title=title, xticks=[], yticks=[])
             self.images_.append(image)
@@ -135,12 +136,13 @@ class KernelApproximationDisplay:
 
     def _spectrum(self, ax: Any, label: str, kwargs: dict[str, Any]) -> None:
         self.lines_ = []
-        for matrix, text in ((self.exact, "exact kernel"), (self.approximate, label)):
+        own = {"label": "exact kernel", "color": "black"}
+        for matrix, style in ((self.exact, own), (self.approximate, {"label": label} | kwargs)):
             eigenvalues = np.linalg.eigvalsh(matrix)[::-1]
             # What rounding leaves of zero eigenvalues would stretch the axis over fifteen decades.
             shown = eigenvalues > len(matrix) * np.finfo(float).eps * eigenvalues[0]
             ranks = np.arange(1, len(matrix) + 1)
-            self.lines_ += ax.plot(ranks[shown], eigenvalues[shown], **({"label": text} | kwargs))
+            self.lines_ += ax.plot(ranks[shown], eigenvalues[shown], **style)
         ax.set(xlabel="Rank", ylabel="Eigenvalue", xscale="log", yscale="log")
         ax.legend()
         self.ax_, self.figure_ = ax, ax.figure
@@ -183,7 +185,7 @@ class KernelApproximationDisplay:
         name : str, default=None
             Name of the map; None: that of its class.
         **kwargs
-            For matplotlib's ``scatter``, ``imshow`` or ``plot``.
+            For matplotlib's ``scatter``, ``imshow`` or ``plot``; see :meth:`plot`.
 
         Returns
         -------
@@ -225,7 +227,7 @@ class KernelApproximationDisplay:
         name : str, default=None
             Name of the features.
         **kwargs
-            For matplotlib's ``scatter``, ``imshow`` or ``plot``.
+            For matplotlib's ``scatter``, ``imshow`` or ``plot``; see :meth:`plot`.
 
         Returns
         -------

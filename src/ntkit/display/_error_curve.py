@@ -176,7 +176,7 @@ class ErrorCurveDisplay:
             Seeds for each map and size.
         metric : {"relative", "spectral"} or callable, default="relative"
             "relative": ‖Z Zᵀ − K‖_F / ‖K‖_F. "spectral": :func:`ntkit.diagnostics.spectral_error` with λ the mean of
-            the diagonal of K. Or a function of K and Z.
+            the diagonal of K. Or a function of K and Z with values ≥ 0.
         kernel : str, network or callable, default=None
             The exact kernel, as :func:`ntkit.kernels.gram` takes it; None: for each map of ntkit its own.
         kernel_params : dict, default=None
@@ -204,9 +204,7 @@ class ErrorCurveDisplay:
         owner = f"{cls.__name__}.from_estimators"
         check_matplotlib(owner)
         maps = _named(feature_maps, owner)
-        sizes = [check_int(m, "n_components", owner, minimum=1) for m in n_components]
-        if not sizes:
-            raise ValueError(message(owner, "n_components", "a non-empty sequence of int ≥ 1", n_components))
+        sizes = _checked_sizes(n_components, owner)
         check_int(n_repeats, "n_repeats", owner, minimum=1)
         check_bool(progress, "progress", owner)
         check_choice(x, "x", owner, _ABSCISSAS)
@@ -304,6 +302,16 @@ def _named(feature_maps: Any, owner: str) -> dict[str, Any]:
     return maps
 
 
+def _checked_sizes(n_components: Any, owner: str) -> list[int]:
+    """Sizes to try."""
+    rule = "a non-empty sequence of int ≥ 1"
+    if not isinstance(n_components, Sequence | np.ndarray):
+        raise TypeError(message(owner, "n_components", rule, n_components))
+    if not len(n_components):
+        raise ValueError(message(owner, "n_components", rule, n_components))
+    return [check_int(m, "n_components", owner, minimum=1) for m in n_components]
+
+
 def _measure(
     maps: dict[str, Any],
     rows: Any,
@@ -326,10 +334,15 @@ def _measure(
         if label not in matrices:
             matrices[label] = exact(trial.fit(rows))
             trial.transform(rows)  # compiled code loads now, not inside a timing
+        _array.wait(rows)
         start = time.perf_counter()
         Z = _plain(trial.fit(rows).transform(rows))
+        _array.wait(Z)
         seconds = time.perf_counter() - start
         error = _error(metric, *_matrix_and_features(matrices[label], Z, owner))
+        if not 0 <= error < np.inf:
+            where = f"That was for {label!r} with {Z.shape[1]} features."
+            raise ValueError(message(owner, "metric", "an error that is finite and ≥ 0", error, where))
         for values, value in zip(results, (Z.shape[1], error, seconds), strict=True):
             values[label][i, j] = value
     return results

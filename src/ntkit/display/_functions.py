@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ntkit._validation import check_int, message
+from ntkit.display._common import axes_or_new
 from ntkit.kernels import relu_ntk
 
 
@@ -37,14 +38,12 @@ def plot_relu_ntk(depths: Sequence[int] = range(1, 33), *, ax: Any = None) -> An
     >>> ax.get_xlabel()
     'cosine t'
     """
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure
-
     depths = [check_int(depth, "depths", "plot_relu_ntk", minimum=1) for depth in depths]
     if not depths:
         raise ValueError(message("plot_relu_ntk", "depths", "a non-empty sequence of int ≥ 1", depths))
-    if ax is None:
-        ax = Figure(figsize=(5, 3.6), layout="constrained").add_subplot()
+    ax = axes_or_new(ax, "plot_relu_ntk")
+    from matplotlib import colormaps
+
     angles = np.linspace(np.pi, 0, 801)  # dense in t near ±1, where the curves bend
     t = np.cos(angles)
     shades = 0.92 * (1 - np.log2(depths) / max(np.log2(max(depths)), 1))

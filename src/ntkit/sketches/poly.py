@@ -50,9 +50,9 @@ class PolySketch(TensorPowerLaw):
 
     Every inner node maps the tensor product of its two children by its own TensorSRHT of degree 2; a node with s
     leaves below has ⌈s/2⌉ of them on the left, so any p ≥ 1 will do. E⟨Qx, Qy⟩ = ∏ ⟨x_i, y_i⟩. The variance grows
-    like p/m instead of 3^p/m (Lemma 1 of [1]_): m = O(p ε⁻² log³(1/εδ)) gives ‖Qv‖² ∈ (1 ± ε)‖v‖² with
-    probability 1 − δ for any v ∈ ℝ^{d^p}, and m = O(p⁴ s_λ ε⁻² log³(n/εδ)) a spectral approximation of
-    kernel matrices of statistical dimension s_λ.
+    like p/m, that of a TensorSRHT of degree p like 3^p/m, of a TensorSketch like 2^p/m + 3^p/m². Lemma 1 of [1]_:
+    m = O(p ε⁻² log³(1/εδ)) gives ‖Qv‖² ∈ (1 ± ε)‖v‖² with probability 1 − δ for any v ∈ ℝ^{d^p}, and
+    m = O(p⁴ s_λ ε⁻² log³(n/εδ)) a spectral approximation of kernel matrices of statistical dimension s_λ.
 
     Parameters
     ----------
