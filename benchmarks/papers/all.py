@@ -51,6 +51,14 @@ are in {folder}."""
 CLAIMS = """\
 A claim is a statement of the paper about its table or figure, or, where that is said, what its numbers show. Whether it
 holds here is computed from the results files."""
+ELSEWHERE = """\
+Statements of theorems that were tried on the way, not in a table or figure:
+
+- Song et al., Theorem 6.9 (sketched ridge regression) needs features within 1 ± ε of the kernel. Oblivious features in
+  smaller number than rows are not that: at small penalties the objective was up to hundreds of times the optimum.
+  See [sketched solutions]({design}/kernel-ridge.md#sketched-solutions).
+- Song et al., Theorem A.1 gives degree j of the Gaussian a number of components that grows like j². Shares in
+  proportion to the trace have a seventh of the error or less. See [series]({design}/sketches.md#series)."""
 NAMES = (
     "ntk_figure1", "ntk_figure2a", "ntk_table1", "ntk_table2", "power_table1", "gegenbauer_figure1",
     "gegenbauer_table2", "gegenbauer_table3", "gegenbauer_table4",
@@ -170,6 +178,7 @@ def page(sections, folder, *, quick=False):
         *(block for paper in PAPERS for block in of_paper(paper, sections, folder)),
         "## Claims that did not hold for us",
         failures(sections),
+        ELSEWHERE.format(design=os.path.relpath(HERE.parents[1] / "docs" / "design", folder)),
         "## Machines, versions and seeds",
         *environments(sections),
     ]
