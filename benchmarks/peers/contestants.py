@@ -197,6 +197,14 @@ def feature_ridge_gaussian(problem, factor, _alpha):
     return feature_ridge(problem, GaussianFeatures(N_COMPONENTS, lengthscale=lengthscale, random_state=problem.seed))
 
 
+def feature_ridge_nystroem(problem, factor, _alpha):
+    from ntkit import NystroemFeatures
+
+    lengthscale = (2 * factor * problem.scale) ** -0.5
+    features = NystroemFeatures("gaussian", N_COMPONENTS, lengthscale=lengthscale, random_state=problem.seed)
+    return feature_ridge(problem, features)
+
+
 def search(problem, _setting, _alpha):
     import ntkit
 
@@ -231,6 +239,14 @@ CONTESTANTS = {
         "FeatureRidge(GaussianFeatures)",
         "length scale of six, those of γ; α by itself",
         feature_ridge_gaussian,
+        settings=FACTORS,
+        setting_name="γ/scale",
+        ours=True,
+    ),
+    "nystroem_ridge": Contestant(
+        "FeatureRidge(NystroemFeatures)",
+        "Gaussian, length scale of six, those of γ; landmarks by leverage scores; α by itself",
+        feature_ridge_nystroem,
         settings=FACTORS,
         setting_name="γ/scale",
         ours=True,

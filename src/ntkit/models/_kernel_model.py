@@ -93,7 +93,7 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
         n_neighbors: int = 32,
         tol: float = 1e-6,
         max_iter: int = 1000,
-        n_selection: int = 64,
+        n_selection: int = 256,
         sketch_size: int | None = None,
         epsilon: float = 0.1,
         cache_size: float | None = None,
