@@ -16,12 +16,15 @@ RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def versions(device="numpy"):
-    import torch
+    accelerator = None
+    if device == "cuda":
+        import torch
 
+        accelerator = torch.cuda.get_device_name()
     names = ("ntkit", "numpy", "scipy", "numba", "scikit-learn", "torch")
     about = Path("/proc/cpuinfo").read_text()
     return {
-        "accelerator": torch.cuda.get_device_name() if device == "cuda" else None,
+        "accelerator": accelerator,
         **{name: version(name) if name != "ntkit" else import_module(name).__version__ for name in names},
         "python": platform.python_version(),
         "cpu": re.search(r"model name\s*: (.*)", about)[1],
