@@ -23,7 +23,7 @@ from peers.contestants import CONTESTANTS, EXACT_ROWS
 
 HERE = Path(__file__).resolve().parent
 INTRODUCTION = """\
-The same rows, the same splits, the same way to choose hyper-parameters, for ntkit and for what else is at hand:
+The same rows and the same splits, and one protocol, below, for ntkit and for what else is at hand:
 scikit-learn's kernel approximations and exact kernels, gradient-boosted trees, xRFM, a linear model; and, for exact
 kernels, neural-tangents. `make peers` measures it again and writes this page. A loss is shown as a loss."""
 MARGIN = 1.02  # errors nearer than this are called the same

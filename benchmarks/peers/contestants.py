@@ -245,7 +245,7 @@ CONTESTANTS = {
     ),
     "nystroem_ridge": Contestant(
         "FeatureRidge(NystroemFeatures)",
-        "Gaussian, length scale of six, those of γ; landmarks by leverage scores; α by itself",
+        "Gaussian, length scale of six, those of γ; leverage scores; α by itself; added after the others were measured",
         feature_ridge_nystroem,
         settings=FACTORS,
         setting_name="γ/scale",
