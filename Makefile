@@ -35,8 +35,6 @@ demo: $(VENV)/base
 	$(BIN)/ntkit demo --output demo
 
 test: $(VENV)/dev
-	@# numba's cache does not notice a change in another file that it has inlined
-	@find src -name '*.nb[ci]' -delete
 	@# one worker for each core: threads of BLAS and torch would wait for each other
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
 

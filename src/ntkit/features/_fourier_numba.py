@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ntkit.sketches._lanes import compiled
+from ntkit._compiled import compiled
 
 _SINE = (
     -1.66666666666666324348e-01, 8.33333333332248946124e-03, -1.98412698298579493134e-04,

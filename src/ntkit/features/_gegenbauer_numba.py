@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-_options = {"nogil": True, "cache": True, "error_model": "numpy", "fastmath": {"contract"}}
+from ntkit._compiled import compiled
+
 _LANES = 2048  # values that are worked on at a time, all in the first-level cache
 
 
-@numba.njit(**_options)
+@compiled
 def values(
     t: np.ndarray, n_shared: int, degrees: np.ndarray, firsts: np.ndarray, sizes: np.ndarray, steps: np.ndarray,
     backs: np.ndarray, out: np.ndarray,
@@ -45,7 +45,7 @@ def values(
             place += n_rows * size
 
 
-@numba.njit(**_options)
+@compiled
 def _advance(
     x: np.ndarray, before: np.ndarray, value: np.ndarray, start: int, stop: int, steps: np.ndarray, backs: np.ndarray
 ) -> None:
@@ -70,7 +70,7 @@ def _advance(
         k += 1
 
 
-@numba.njit(**_options)
+@compiled
 def sums(
     t: np.ndarray, weights: np.ndarray, first: np.ndarray, groups: np.ndarray, steps: np.ndarray, backs: np.ndarray,
     out: np.ndarray,
@@ -104,7 +104,7 @@ def sums(
                     target[j] += weight * value[j]
 
 
-@numba.njit(**_options)
+@compiled
 def _degree_of(first: np.ndarray, mode: int) -> int:
     k = 0
     while first[k + 1] <= mode:
@@ -112,7 +112,7 @@ def _degree_of(first: np.ndarray, mode: int) -> int:
     return k
 
 
-@numba.njit(**_options)
+@compiled
 def _add(
     x: np.ndarray, before: np.ndarray, value: np.ndarray, weights: np.ndarray, steps: np.ndarray, backs: np.ndarray,
     out: np.ndarray,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
 from ntkit._batching import run_on_threads
+from ntkit._compiled import compiled
 from ntkit.networks._layers import Window
 
 
@@ -22,7 +22,7 @@ def mix_patches(x: np.ndarray, signs: np.ndarray, rows: Window, cols: Window, sc
     return out
 
 
-@numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+@compiled
 def _mix(x, weights, out, down, above, right, left):
     height, width, n_channels = x.shape
     for i in range(out.shape[0]):

@@ -15,10 +15,10 @@ from typing import Any
 import numba
 import numpy as np
 
+from ntkit._compiled import compiled
 from ntkit.kernels.arccos import NEAR
 
 Float64 = np.ndarray[Any, np.dtype[np.float64]]
-compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 inlined = numba.njit(inline="always", error_model="numpy", fastmath={"contract"})
 
 CHUNK = 1024  # pairs whose state (4 arrays, 32 KiB) stays in the first-level cache over all layers

@@ -14,10 +14,10 @@ Filters and activations run over such a field as over one long vector. The zeros
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 
-from ntkit.kernels._numba import Float64, arc_cosine_pair, compiled
+from ntkit._compiled import compiled
+from ntkit.kernels._numba import Float64, arc_cosine_pair
 from ntkit.kernels.arccos import SAME
 
 CONV, ACTIVATION = 0, 1
@@ -230,7 +230,7 @@ def _clear(field, front, n, stride, width):
         field[row + width : row + stride] = 0.0
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})  # reassoc: a vectorized sum
+@compiled(fastmath={"reassoc", "contract"})  # reassoc: a vectorized sum
 def _total(field):
     total = 0.0
     for value in field:
