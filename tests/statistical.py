@@ -105,6 +105,26 @@ def rms_error(sample: Sample, X: np.ndarray, exact: np.ndarray, *, n_seeds: int 
     return float(np.sqrt(np.mean(errors**2)))
 
 
+def check_uncorrelated(
+    first: Sample, second: Sample, X: np.ndarray, Y: np.ndarray, *, n_seeds: int = 400, seed: int = 0
+) -> None:
+    """Errors of two maps from equal seeds, one of X and one of Y, are uncorrelated in every entry.
+
+    Then their mean has the standard deviation of the mean of independent maps. False alarms: 1e-6 in all, split over
+    the entries and the two sides; r √(T − 2)/√(1 − r²) has Student's law for normal errors (nominal, see above).
+    """
+    pairs = np.triu_indices(len(X))
+    a, b = (gram_matrices(sample, rows, n_seeds, seed)[:, *pairs] for sample, rows in ((first, X), (second, Y)))
+    a, b = a - a.mean(axis=0), b - b.mean(axis=0)
+    norms = np.linalg.norm(a, axis=0) * np.linalg.norm(b, axis=0)
+    assert (norms > 0).all(), "an entry without error: nothing to correlate"
+    correlations = np.sum(a * b, axis=0) / norms
+    t = stats.t.isf(LEVEL / 2 / a.shape[1], n_seeds - 2)
+    allowed = t / np.sqrt(n_seeds - 2 + t**2)
+    worst = np.abs(correlations).max()
+    assert worst <= allowed, f"errors have a correlation of {worst:.2f}, more than {allowed:.2f}"
+
+
 def check_distinct(draws: Sequence[np.ndarray]) -> None:
     """No two of the arrays of draws agree, nor do signs that were flipped, on the length they have in common.
 

@@ -5,6 +5,7 @@ torch is never imported here: a tensor brings its module along.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, TypeAlias
@@ -99,6 +100,36 @@ def like(values: np.ndarray, x: Array) -> Array:
 
         return torch.from_numpy(values)
     return values
+
+
+def constant(values: np.ndarray, x: Array) -> Array:
+    """Return NumPy `values` in the library, dtype and device of `x`."""
+    xp: Any = namespace(x)
+    return xp.astype(xp.asarray(values, device=device(x)), x.dtype)
+
+
+def without_duplicates(x: Any) -> Any:
+    """Return sparse rows whose entries are all in different places; the caller's rows stay as they are."""
+    if x.has_canonical_format:
+        return x
+    x = x.copy()
+    x.sum_duplicates()
+    return x
+
+
+def wants_gradient(arrays: Sequence[Array]) -> bool:
+    """Whether these are torch tensors to differentiate, in any of torch's modes, or to map over."""
+    if not is_torch(arrays[0]):
+        return False
+    import torch
+    from torch.autograd.forward_ad import unpack_dual
+
+    is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)  # torch.func; no public way to ask
+    if is_wrapped is not None and any(map(is_wrapped, arrays)):
+        return True
+    if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
+        return True
+    return any(unpack_dual(x).tangent is not None for x in arrays)
 
 
 def wait(x: Array) -> None:

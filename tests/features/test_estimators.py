@@ -278,6 +278,7 @@ BAD = {
     NTKFeatures: {"depth": SIZES + NOTHING, "n_components": SIZES + NOTHING, "method": WORDS, "bias": REALS},
     PolynomialSketch: {
         "degree": SIZES + NOTHING, "gamma": REALS, "coef0": REALS, "n_components": SIZES + NOTHING, "method": WORDS,
+        "normalize": FLAGS,
     },
     NetworkFeatures: {"net": [("relu", TypeError), (1, TypeError), (ReLU, TypeError)], "split": SHARES, **NETWORK},
     CNTKSketch: {"depth": SIZES + NOTHING, "kernel_size": [*SIZES, *NOTHING, ((3,), ValueError)], **NETWORK},

@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator, parametri
 from tests.conftest import as_numpy
 from tests.statistical import check_distinct, check_rms_scaling, check_unbiased, check_variance, spread_rows
 
+from ntkit import _array
 from ntkit.features import fourier
 from ntkit.features.fastfood import FastfoodFeatures
 from ntkit.features.fourier import RandomFourierFeatures
@@ -274,11 +275,9 @@ def test_the_code_for_devices_agrees(m, rng, monkeypatch):
     """Run on the CPU, by the interpreter that torch differentiates; batches write to parts of the result."""
     import torch
 
-    from ntkit.sketches import _base
-
     X = rng.standard_normal((23, 70))
     features = FastfoodFeatures(m, lengthscale=9.0, random_state=0).fit(X)
-    monkeypatch.setattr(_base, "_wants_gradient", lambda inputs: True)  # noqa: ARG005
+    monkeypatch.setattr(_array, "wants_gradient", lambda inputs: True)  # noqa: ARG005
     Z = torch.empty((23, m), dtype=torch.float64)
     for rows in (slice(0, 10), slice(10, 23)):
         features._fill(torch.from_numpy(X[rows]), Z[rows])
@@ -415,7 +414,7 @@ def test_the_seed_kept_draws_the_same_map_again(random_state, rng):
     entropy, spawn_key, pool_size = features._seed
     again = FastfoodFeatures(9)
     again.n_features_in_, again.lengthscale_ = features.n_features_in_, features.lengthscale_
-    again._draw(np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size), sparse=False)
+    again._draw(np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size))
     np.testing.assert_array_equal(again.transform(X), features.transform(X))
 
 

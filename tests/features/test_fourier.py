@@ -326,7 +326,7 @@ def test_orthogonal_with_all_kinds_of_rows(m, rng):
     np.testing.assert_array_equal(clone(features).fit(X).frequencies_, features.frequencies_)
     drawn = clone(features)
     drawn.n_features_in_, drawn.lengthscale_ = 10, features.lengthscale_
-    drawn._draw(np.random.SeedSequence(0), sparse=False)
+    drawn._draw(np.random.SeedSequence(0))
     np.testing.assert_array_equal(drawn.transform(X), features.transform(X))
     error = np.linalg.norm(Z @ Z.T - gaussian(X, lengthscale=features.lengthscale_))
     assert features.estimate_error(X) == pytest.approx(error / np.linalg.norm(features._kernel(X)))
@@ -586,7 +586,7 @@ def test_the_seed_kept_draws_the_same_map_again(random_state, rng):
     seed = np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size)
     again = RandomFourierFeatures(9)
     again.n_features_in_, again.lengthscale_ = features.n_features_in_, features.lengthscale_
-    again._draw(seed, sparse=False)
+    again._draw(seed)
     np.testing.assert_array_equal(again.transform(X), features.transform(X))
 
 

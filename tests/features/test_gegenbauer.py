@@ -1032,7 +1032,7 @@ def test_the_seed_kept_draws_the_same_map_again(random_state, parameters, rng):
     again = GegenbauerFeatures("gaussian", 30, **parameters)
     for name in ("n_features_in_", "lengthscale_", "radii_"):
         setattr(again, name, getattr(features, name))
-    again._draw(seed, sparse=False)
+    again._draw(seed)
     np.testing.assert_array_equal(again.transform(X), features.transform(X))
     assert again.modes_ == features.modes_
     assert again.truncation_ == features.truncation_

@@ -549,7 +549,7 @@ def test_what_is_kept_draws_the_same_map_again(random_state, law, rng):
     again = MaclaurinFeatures("gaussian", 19, law=law)
     for name in ("n_features_in_", "lengthscale_", "radius_"):
         setattr(again, name, getattr(features, name))
-    again._draw(seed, sparse=False)
+    again._draw(seed)
     np.testing.assert_array_equal(again.transform(X), features.transform(X))
 
 

@@ -105,7 +105,7 @@ def test_sketch_is_algorithm_1(parameters, depth, normalize, rng):
 @DEPTHS
 @pytest.mark.parametrize("parameters", SKETCHES)
 def test_sketch_of_sparse_rows_is_algorithm_1(parameters, depth, normalize, rng):
-    X = sparse_rows(rng, 4, 20, 0.8)
+    X = sparse_rows(rng, 4, 70, 0.8)  # more than four times as many columns as components
     fitted = NTKSketch(depth=depth, n_components=16, normalize=normalize, random_state=3, **parameters)
     against_reference(fitted.fit(sp.csr_array(X)), X)
 
@@ -425,8 +425,8 @@ def test_layers_of_sketches_hold_distinct_draws(rng):
         for layer in fitted.layers_:
             draws += [signs for signs in layer.product.signs if len(signs) >= 64]
             for part in (layer.forward, layer.derivative):
-                tree = part.series.poly if parameters else part.series
-                draws += [signs for _, node in tree.nodes for signs in node.signs]
+                tree = part.series.poly.tree if parameters else part.series.tree
+                draws += [signs for _, node in (*tree.nodes, *tree.roots) for signs in node.signs]
             draws += [layer.mix.signs] if layer.mix is not None else []
         assert len(draws) >= 3 * 5
         check_distinct(draws)
@@ -508,8 +508,9 @@ def test_many_monomials_of_few_features_take_little_memory_and_are_exact(rng):
 def test_pickles_hold_the_draws_alone(rng):
     X = rng.standard_normal((4, 784))
     features = NTKPolynomialSketch(n_components=4096, random_state=0).fit(X)
+    tree = features.sketch_.tree
     draws = sum(
-        sum(r.nbytes + s.nbytes for r, s in zip(n.rows, n.signs, strict=True)) for _, n in features.sketch_.nodes
+        sum(r.nbytes + s.nbytes for r, s in zip(n.rows, n.signs, strict=True)) for _, n in (*tree.nodes, *tree.roots)
     )
     features.transform(X)
     assert len(pickle.dumps(features)) < 1.2 * draws + 20000

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -38,12 +40,14 @@ def maps(law, **parameters):
     return lambda seed: lambda X: law(random_state=seed, **parameters).fit_transform(X)
 
 
-@pytest.mark.parametrize(("degree", "gamma", "coef0"), [(1, 2.0, 0.0), (2, 0.5, 1.0), (3, 1.0, 0.5)])
+@pytest.mark.parametrize(("degree", "gamma", "coef0"), [(1, 2.0, 0.0), (2, 0.5, 1.0), (3, 1.0, 0.5), (5, 0.7, 0.3)])
 @pytest.mark.parametrize("method", ["tree", "count"])
 def test_inner_products_are_unbiased(degree, gamma, coef0, method):
+    """False alarms: 1e-6 each. At degree 5 three degrees of the tree are sketched."""
     X = spread_rows(12)
     K = polynomial(X, degree=degree, gamma=gamma, coef0=coef0)
     parameters = {"degree": degree, "gamma": gamma, "coef0": coef0, "n_components": 128, "method": method}
+    parameters |= {"normalize": False}
     check_unbiased(maps(PolynomialSketch, **parameters), X, K, n_seeds=400)
     with pytest.raises(AssertionError):
         check_unbiased(maps(PolynomialSketch, **parameters | {"gamma": 1.05 * gamma}), X, K, n_seeds=400)
@@ -54,15 +58,155 @@ def test_inner_products_are_unbiased(degree, gamma, coef0, method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_four_times_the_components_halve_the_error(method):
+    """With few enough components for one degree, whose 1365 monomials do not fit, to be sketched."""
     X = spread_rows(12)
-    K = polynomial(X, degree=3, gamma=1.0, coef0=1.0)
+    K = polynomial(X, degree=4, gamma=1.0, coef0=0.0)
 
     def sample(n_components, seed):
-        parameters = {"degree": 3, "coef0": 1.0, "n_components": n_components, "method": method}
-        return maps(PolynomialSketch, **parameters)(seed)
+        return maps(PolynomialSketch, degree=4, n_components=n_components, method=method)(seed)
 
     low = 0.35 if method == "power" else 0.4  # its bias falls faster than its noise
     check_rms_scaling(sample, X, K, n_components=256, low=low)
+
+
+def positive_rows(n: int, d: int) -> np.ndarray:
+    X = np.random.RandomState(0).random_sample((n, d))
+    return X / X.sum(axis=1, keepdims=True)
+
+
+def unit_rows(n: int, d: int) -> np.ndarray:
+    X = np.random.default_rng(1).standard_normal((n, d))
+    return X / np.linalg.norm(X, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("coef0", [0, 0.1, 1, 2.5])
+@pytest.mark.parametrize("degree", [2, 3, 4, 8, 16])
+@pytest.mark.parametrize("rows", [positive_rows, unit_rows])
+def test_errors_beside_scikit_learns(rows, degree, coef0):
+    """At most 1.05 times its error, means of ten seeds; where the constant is most of the kernel a small part of it.
+
+    The largest ratio measured at all degrees from 2 to 16 is 0.98, at degree 3 for unit rows and c = 0: other seeds
+    gave 0.97 to 0.99 there. Before the expansion by degrees it was 10 at degree 4, positive rows and c = 1.
+    """
+    X = rows(300, 50)
+    K = (X @ X.T + coef0) ** degree
+
+    def error(law):
+        maps = (law(degree=degree, coef0=coef0, n_components=2000, random_state=seed) for seed in range(10))
+        return np.mean([np.linalg.norm(Z @ Z.T - K) for Z in (m.fit_transform(X) for m in maps)])
+
+    ratio = error(PolynomialSketch) / error(PolynomialCountSketch)
+    assert ratio <= 1.05
+    if rows is positive_rows and coef0 >= 1:
+        assert ratio < 0.1
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_scikit_learns_own_accuracy_tests(method, monkeypatch):
+    """The tests of its installed package, run on this class."""
+    from sklearn.tests import test_kernel_approximation as theirs
+
+    monkeypatch.setattr(theirs, "PolynomialCountSketch", partial(PolynomialSketch, method=method))
+    for gamma in (0.1, 1, 2.5):
+        for coef0 in (0, 2.5):
+            for degree, n_components in ((1, 500), (2, 500), (3, 5000)):
+                theirs.test_polynomial_count_sketch(gamma, degree, coef0, n_components)
+                theirs.test_polynomial_count_sketch_dense_sparse(gamma, degree, coef0, sp.csr_array)
+
+
+def test_degrees_are_exact_where_their_monomials_fit(rng):
+    X = rng.standard_normal((20, 6)) / 6
+    K = (0.7 * X @ X.T + 1.3) ** 4
+    fitted = PolynomialSketch(degree=4, gamma=0.7, coef0=1.3, n_components=210, random_state=0).fit(X)
+    assert fitted.budget_.exact == {0: 1, 1: 6, 2: 21, 3: 56, 4: 126}
+    Z = fitted.transform(X)
+    np.testing.assert_allclose(Z @ Z.T, K, rtol=1e-12)
+    fitted = clone(fitted).set_params(n_components=100).fit(X)
+    assert fitted.budget_.exact == {0: 1, 1: 6, 2: 21, 3: 56}
+    assert fitted.transform(X).shape == (20, 100)
+
+
+@pytest.mark.parametrize("method", ["tree", "power"])
+def test_norms_are_exact_over_the_degrees_kept(method, rng):
+    X = rng.standard_normal((20, 40)) / 6
+    fitted = PolynomialSketch(degree=6, coef0=0.5, n_components=300, method=method, random_state=0).fit(X)
+    squares = np.sum(X**2, axis=1)
+    kept = [math.comb(6, j) * 0.5 ** (6 - j) * squares**j for j in fitted.budget_.coefficients]
+    np.testing.assert_allclose(np.sum(fitted.transform(X) ** 2, axis=1), sum(kept), rtol=1e-12)
+
+
+def test_shares_are_learned_from_norms():
+    """For rows of one norm r both means are a_j r^{2j}/k(x, x), so that shares are √1.25 times that."""
+    X = 0.5 * unit_rows(50, 20)
+    shares = PolynomialSketch(degree=3, gamma=2.0, coef0=0.3).fit(X).shares_
+    terms = np.array([math.comb(3, j) * 0.3 ** (3 - j) * 0.5**j for j in range(4)])  # γ r² = ½
+    np.testing.assert_allclose(shares, np.sqrt(1.25) * terms / terms.sum(), rtol=1e-10)
+    long = np.vstack([X, 20 * X[:5]])
+    f = sum((2 * r**2 * 0.25) ** np.arange(4) * n for r, n in ((1, 50), (20, 5))) * [0.027, 0.27, 0.9, 1.0]
+    g = sum(n * t / t.sum() for n, t in ((50, terms), (5, terms * 400.0 ** np.arange(4)))) / 55
+    expected = np.hypot(f / f.sum(), g / 2)
+    np.testing.assert_allclose(PolynomialSketch(degree=3, gamma=2.0, coef0=0.3).fit(long).shares_, expected, rtol=1e-10)
+
+
+@pytest.mark.parametrize(("gamma", "coef0"), [(0.0, 2.0), (0.0, 0.0), (1.0, 0.0), (1e-300, 1.0), (1.0, 1e-300)])
+@pytest.mark.parametrize("method", METHODS)
+def test_kernels_of_one_degree_and_of_none(method, gamma, coef0):
+    X = np.vstack([unit_rows(5, 4), np.zeros((1, 4))])
+    fitted = PolynomialSketch(degree=3, gamma=gamma, coef0=coef0, n_components=60, method=method, random_state=0)
+    Z = fitted.fit_transform(X)
+    assert np.isfinite(Z).all()
+    if method != "count":
+        np.testing.assert_allclose(Z @ Z.T, (gamma * X @ X.T + coef0) ** 3, atol=1e-12)
+
+
+def test_high_degrees_and_large_coefficients_stay_finite():
+    """c^p and binomial coefficients beyond 1e308 are handled by their logarithms; γ⟨x, y⟩ + c is near 1."""
+    X = 0.5 * unit_rows(6, 30)
+    for parameters in ({"degree": 2000, "gamma": 1e-3, "coef0": 1.0}, {"degree": 900, "gamma": 1.6, "coef0": 0.6}):
+        fitted = PolynomialSketch(n_components=512, method="power", random_state=0, **parameters).fit(X)
+        Z = fitted.transform(X)
+        assert np.isfinite(Z).all()
+        np.testing.assert_allclose(np.sum(Z**2, axis=1), np.diag(fitted._kernel(X)), rtol=0.01)
+
+
+@pytest.mark.parametrize("d", [40, 1100])
+@pytest.mark.parametrize("method", METHODS)
+def test_maps_of_dense_and_of_sparse_rows_are_the_same(method, d, rng):
+    """Also where leaves are OSNAPs, for more than 1024 columns."""
+    X = rng.standard_normal((12, d)) * (rng.random((12, d)) < 0.2) / d**0.5
+    parameters = {"degree": 3, "coef0": 0.5, "n_components": 64, "method": method, "random_state": 0}
+    dense = PolynomialSketch(**parameters).fit(X)
+    sparse = PolynomialSketch(**parameters).fit(sp.csr_array(X))
+    if method == "tree":
+        assert dense.sketch_.law.sparse == (d == 1100) == sparse.sketch_.law.sparse
+    Z = dense.transform(X)
+    for Y in (dense.transform(sp.csr_array(X)), sparse.transform(X), sparse.transform(sp.csr_array(X))):
+        np.testing.assert_allclose(Y, Z, atol=1e-12)
+
+
+def test_pickles_keep_every_parameter(rng):
+    X = rng.standard_normal((9, 20)) / 4
+    for method in METHODS:
+        fitted = PolynomialSketch(degree=3, gamma=0.3, coef0=1.7, n_components=40, method=method, random_state=0).fit(X)
+        again = pickle.loads(pickle.dumps(fitted))
+        np.testing.assert_array_equal(again.transform(X), fitted.transform(X))
+        again.set_params(gamma=5.0, coef0=9.0)  # of the next fit
+        np.testing.assert_array_equal(pickle.loads(pickle.dumps(again)).transform(X), fitted.transform(X))
+
+
+def test_batches_bound_the_rows_held(rng, monkeypatch):
+    from ntkit.programs import array_api
+
+    X = rng.standard_normal((50, 7))
+    fitted = PolynomialSketch(degree=3, n_components=9, batch_size=11, random_state=0).fit(X)
+    seen, evaluate = [], array_api.evaluate
+    monkeypatch.setattr(
+        array_api, "evaluate", lambda program, inputs: seen.append(len(inputs[0])) or evaluate(program, inputs)
+    )
+    import torch
+
+    fitted.transform(torch.from_numpy(X).requires_grad_())
+    assert seen == [11, 11, 11, 11, 6]
 
 
 @pytest.mark.parametrize("degree", [2, 3, 8])
@@ -94,7 +238,7 @@ def test_all_kinds_of_rows_give_the_same_features(method, coef0, rng, to_library
     np.testing.assert_allclose(fitted.transform(sp.csr_array(X)), Z, atol=1e-12)
     np.testing.assert_allclose(fitted.transform(sp.csc_matrix(X)), Z, atol=1e-12)
     np.testing.assert_allclose(as_numpy(fitted.transform(to_library(X))), Z, atol=1e-12)
-    np.testing.assert_allclose(clone(fitted).fit_transform(to_library(X)), Z, atol=1e-12)
+    np.testing.assert_allclose(as_numpy(clone(fitted).fit_transform(to_library(X))), Z, atol=1e-12)
     np.testing.assert_allclose(clone(fitted).fit_transform(pd.DataFrame(X).rename(columns=str)), Z, atol=1e-12)
     np.testing.assert_allclose(fitted.transform(X.astype(np.float32)), Z, rtol=1e-4, atol=1e-4)
     assert fitted.transform(X.astype(np.float32)).dtype == np.float32

@@ -20,7 +20,7 @@ from tests.reference import series as reference
 from tests.reference.dot_product import dot_product_sketch, truncated_kernel, weight
 from tests.statistical import check_rms_scaling, check_unbiased, spread_rows
 
-from ntkit.features import taylor
+from ntkit.features import _series
 from ntkit.features.fourier import RandomFourierFeatures
 from ntkit.features.maclaurin import MaclaurinFeatures
 from ntkit.features.taylor import DotProductSketch, tail_factors
@@ -67,9 +67,10 @@ def test_features_are_those_of_the_formula(kernel, normalize, d, m, rng):
 
 
 def test_features_of_a_sparse_fit_are_those_of_the_formula(rng):
-    X = rng.standard_normal((4, 30)) * (rng.random((4, 30)) < 0.3)
-    features = DotProductSketch("gaussian", 20, lengthscale=2.0, degree=3, random_state=0).fit(sp.csr_array(X))
-    assert features.sketch_.leaves
+    X = rng.standard_normal((4, 1030)) * (rng.random((4, 1030)) < 0.03)  # more than 4 · 256 columns
+    features = DotProductSketch("gaussian", 20, lengthscale=6.0, degree=3, random_state=0).fit(sp.csr_array(X))
+    assert features.sketch_.tree.leaves
+    np.testing.assert_allclose(clone(features).fit(X).transform(X), features.transform(X), rtol=1e-10, atol=1e-13)
     naive = np.array([dot_product_sketch(features, x) for x in X])
     for rows in (X, sp.csr_array(X)):
         np.testing.assert_allclose(features.transform(rows), naive, rtol=1e-10, atol=1e-13)
@@ -334,7 +335,8 @@ def power_features(features: DotProductSketch, x: np.ndarray) -> np.ndarray:
 @normalize
 @pytest.mark.parametrize("n_sampled", [0, 2])
 def test_powers_are_those_of_the_law(n_sampled, normalize, sparse, rng, to_library):
-    X = rng.standard_normal((4, 80)) / 9
+    d = 2100 if sparse else 80  # T is an OSNAP for more than 4 · 512 columns
+    X = rng.standard_normal((4, d)) / d**0.5
     coefficients = (0.1, 0.5, 1.0, 0.3, 0.0, 0.6, 0.5, 0.4)
     parameters = {"degree": 5 if n_sampled else 7, "n_sampled": n_sampled, "normalize": normalize, "random_state": 0}
     features = DotProductSketch(coefficients, 60, sketch="power", **parameters).fit(sp.csr_array(X) if sparse else X)
@@ -359,8 +361,8 @@ def test_which_sketch_is_chosen():
     assert not is_power(512, 64, 31)
     assert not is_power(2048, 4096, 31)
     assert is_power(2049, 4096, 8)
-    assert is_power(100, 64, 8, sparse=True)
-    assert not is_power(100, 64, 7, sparse=True)
+    assert is_power(513, 64, 8, sparse=True)
+    assert not is_power(512, 64, 8, sparse=True)
     assert not is_power(20, 64, 100, sketch="tree")
     assert is_power(20, 64, 2, sketch="power")
     assert not is_power(1, 64, 100)  # nothing is sketched
@@ -678,7 +680,7 @@ def test_factors_are_held_for_some_rows_at_a_time(kind, rng, monkeypatch):
     seen = []
     factors = features._factors
     monkeypatch.setattr(features, "_factors", lambda norms: seen.append(len(norms)) or factors(norms))
-    monkeypatch.setattr(taylor, "_ELEMENTS", 1000)
+    monkeypatch.setattr(_series, "_ELEMENTS", 1000)
     parts = features.transform(rows)
     n_degrees = len(features.budget_.coefficients)
     assert seen == [1000 // n_degrees] * (301 // (1000 // n_degrees)) + [301 % (1000 // n_degrees)]
@@ -808,7 +810,7 @@ def test_what_is_kept_draws_the_same_map_again(random_state, sparse, rng):
     again = DotProductSketch("gaussian", 19)
     for name in ("n_features_in_", "lengthscale_", "weights_"):
         setattr(again, name, getattr(features, name))
-    again._draw(seed, sparse=sparse)
+    again._draw(seed)
     np.testing.assert_array_equal(again.transform(X), features.transform(X))
 
 

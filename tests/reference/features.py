@@ -3,30 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 from itertools import combinations_with_replacement
 from math import factorial, prod
 from typing import Any
 
 import numpy as np
-from tests.reference.sketches import first_matrix, poly_sketch, sampled_rows, srht_matrix
+from tests.reference.series import padded_series, series_sketch
+from tests.reference.sketches import apply_tensor_srht, first_matrix, srht_matrix
 
 
 def unit(v: np.ndarray) -> np.ndarray:
     """v/‖v‖, and 0 for 0."""
     norm = np.linalg.norm(v)
     return v / norm if norm > 0 else v
-
-
-@lru_cache(maxsize=4096)
-def _factors(operator: Any) -> list[np.ndarray]:
-    return [sampled_rows(signs, rows) for signs, rows in zip(operator.signs, operator.rows, strict=True)]
-
-
-def tensor_srht(operator: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Row l of the matrix is m^{-1/2} times a Kronecker product of Hadamard rows; it meets the matrix x ⊗ y."""
-    A, B = _factors(operator)
-    return np.einsum("ki,ki->k", A @ np.outer(x, y), B) / np.sqrt(len(A))
 
 
 def monomials(x: np.ndarray, degree: int) -> np.ndarray:
@@ -39,55 +28,8 @@ def monomials(x: np.ndarray, degree: int) -> np.ndarray:
 
 
 def series(operator: Any, x: np.ndarray) -> np.ndarray:
-    """⊕_j √a_j Z_j(x) of a SeriesOperator: monomials, an SRHT (OSNAP) for degree 1, else its tree of TensorSRHTs."""
-    law, nodes = operator.law, dict(operator.nodes)
-    fix = unit if law.normalize else (lambda v: v)
-
-    def leaf(number: int) -> np.ndarray:
-        return fix(first_matrix(operator.leaves[number]) @ x) if operator.leaves else x
-
-    def block(start: int, stop: int) -> np.ndarray:
-        if stop - start == 1:
-            return leaf(start)
-        middle = (start + stop) // 2
-        return fix(tensor_srht(nodes[start, stop], block(start, middle), block(middle, stop)))
-
-    def tree(degree: int) -> np.ndarray:
-        edges, start = [], 0
-        for k in reversed(range(degree.bit_length())):
-            if degree >> k & 1:
-                edges.append((start, start + 2**k))
-                start += 2**k
-        if len(edges) == 1:
-            edges = [(0, degree // 2), (degree // 2, degree)]
-        value = block(*edges[-1])
-        for left in reversed(edges[:-1]):
-            value = fix(tensor_srht(nodes[degree, left[0], degree], block(*left), value))
-        return value
-
-    parts = []
-    for j, a in law.budget.coefficients.items():
-        if j == 0:
-            size = law.budget.exact.get(0) or law.budget.sketched[0]
-            value = np.full(size, size**-0.5)
-        elif j in law.budget.exact:
-            value = monomials(x, j)
-        elif j == 1:
-            value = fix(first_matrix(operator.linear) @ x)
-        else:
-            value = tree(j)
-        parts.append(np.sqrt(a) * value)
-    return np.concatenate(parts)
-
-
-def padded_series(operator: Any, x: np.ndarray) -> np.ndarray:
-    """T ⊕_j √c_j Q(x^{⊗j} ⊗ e₁^{⊗(p−j)}), Eq. 7 and 8."""
-    p = len(operator.poly.factors)
-    e1 = np.eye(len(x))[0]
-    sketched = [poly_sketch(operator.poly, [x] * j + [e1] * (p - j)) for j in operator.degrees]
-    return srht_matrix(operator.mix) @ np.concatenate(
-        [root * z for root, z in zip(operator.roots, sketched, strict=True)]
-    )
+    """⊕_j √a_j Z_j(x) of a SeriesOperator."""
+    return np.concatenate(series_sketch(operator, x, monomials))
 
 
 def algorithm_1(fitted: Any, x: np.ndarray) -> np.ndarray:
@@ -111,7 +53,7 @@ def algorithm_1(fitted: Any, x: np.ndarray) -> np.ndarray:
         forward = polynomial(layer.forward)
         psi_next = forward
         if layer.derivative is not None:
-            product = tensor_srht(layer.product, psi, polynomial(layer.derivative))
+            product = apply_tensor_srht(layer.product, psi, polynomial(layer.derivative))
             product = number**0.5 * unit(product) if fitted.normalize else product
             psi_next = np.concatenate([product, forward])
             if layer.mix is not None:
@@ -140,7 +82,7 @@ def algorithm_2(fitted: Any, x: np.ndarray) -> np.ndarray:
             W0 = layer.derivative.matrix.astype(np.float64)
             step = np.sqrt(2 / len(W0)) * (W0 @ phi > 0)
             step = unit(step) if fitted.normalize else step
-            product = tensor_srht(layer.product, psi, step)
+            product = apply_tensor_srht(layer.product, psi, step)
             product = number**0.5 * unit(product) if fitted.normalize else product
             psi_next = np.concatenate([product, forward])
         phi, psi = forward, psi_next

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
-from tests.reference.features import tensor_srht
-from tests.reference.sketches import first_matrix, hadamard_matrix, padded, poly_sketch, tensor_srht_matrix
+from tests.reference.sketches import apply_tensor_srht, first_matrix, hadamard_matrix, left_leaves, padded, poly_sketch
 
 
 def norm(v: np.ndarray) -> float:
@@ -23,21 +22,27 @@ def unit(v: np.ndarray) -> np.ndarray:
     return v / length if length > 0 else 0 * v
 
 
-def step_value(program: Any, number: int, values: Sequence[np.ndarray], rows: Sequence[np.ndarray]) -> np.ndarray:
+def step_value(step: Any, values: Sequence[np.ndarray], rows: Sequence[np.ndarray]) -> np.ndarray:
     """Value of one step of a program for one row of each input, in float64."""
-    step, size = program.steps[number], program.sizes[number]
     kind = type(step).__name__
+    read = [values[v] for v in step.operands]
     if kind == "Load":
         extra = [] if step.constant is None else [step.constant]
         return np.concatenate([step.scale * rows[step.source], extra])
     if kind == "Constant":
         return np.asarray(step.vector, dtype=float)
     if kind == "Concatenate":
-        return np.concatenate([w * values[v] for v, w in zip(step.values, step.weights, strict=True)])
+        return np.concatenate([w * v for v, w in zip(read, step.weights, strict=True)])
     if kind == "Product":
-        a, b = values[step.a], values[step.b]
+        a, b = read
         return np.array([step.scale * a[i] * b[j] for i, j in zip(step.a_rows, step.b_rows, strict=True)])
-    v = values[step.value]
+    if kind == "Convolve":
+        total = read[0]
+        for other in read[1:]:
+            m = step.size
+            total = np.array([sum(total[i] * other[(k - i) % m] for i in range(m)) for k in range(m)])
+        return total
+    v = read[0]
     if kind == "Hadamard":
         x = np.zeros(padded(len(v)))
         x[: len(v)] = v * step.diagonal[: len(v)]
@@ -45,23 +50,27 @@ def step_value(program: Any, number: int, values: Sequence[np.ndarray], rows: Se
     if kind == "Gather":
         return np.array([w * v[i] for i, w in zip(step.rows, step.weights, strict=True)])
     if kind == "Scatter":
-        out = np.zeros(size)
+        out = np.zeros(step.size)
         for j, k in product(*map(range, step.codes.shape)):
             code = step.codes[j, k]
             out[code // 2] += (-1) ** code * step.scale * v[j]
         return out
     if kind == "Slice":
-        return v[step.start : step.start + size]
-    if kind == "Norm":
+        return v[step.start : step.start + step.size]
+    if kind == "EuclideanNorm":
         return np.array([norm(v)])
-    if kind == "Scale":
-        c = float(values[step.by][0])
+    if kind == "ScaleBy":
+        c = float(read[1][0])
         if not step.inverse:
             return v * (step.factor * c)
         return v / c * step.factor if c != 0 else 0 * v
-    if kind == "Dense":
+    if kind == "DivideByNorm":
+        length = norm(v)
+        by = float(read[1][0]) if len(read) > 1 else 1.0
+        return v / length * (step.factor * by) if length > step.floor else 0 * v
+    if kind == "MatrixProduct":
         return np.array([sum(float(w) * x for w, x in zip(row, v, strict=True)) for row in step.matrix])
-    assert kind == "Activate"
+    assert kind == "Threshold"
     return step.scale * np.array([max(x, 0.0) if step.kind == "relu" else float(x > 0) for x in v])
 
 
@@ -71,8 +80,8 @@ def run(program: Any, inputs: Sequence[np.ndarray]) -> np.ndarray:
     out = np.zeros((len(inputs[0]), program.n_outputs))
     for i in range(len(out)):
         values: list[np.ndarray] = []
-        for number in range(len(program.steps)):
-            values.append(step_value(program, number, values, [x[i] for x in inputs]))
+        for step in program.steps:
+            values.append(step_value(step, values, [x[i] for x in inputs]))
         out[i] = np.concatenate([values[v] for v in program.outputs])
     return out
 
@@ -100,82 +109,55 @@ def monomials(x: np.ndarray, degree: int) -> np.ndarray:
     return np.array([np.sqrt(len(groups[index])) * groups[index][0] for index in sorted(groups)])
 
 
-def blocks(degree: int) -> list[tuple[int, int]]:
-    """Leaves of a degree ≥ 2 in blocks of 2^k by its binary digits, the largest first; a power of two in halves."""
-    digits = [2**k for k in range(degree, -1, -1) if degree // 2**k % 2 == 1]
-    if len(digits) == 1:
-        digits = [degree // 2] * 2
-    return list(pairwise(np.cumsum([0, *digits]).tolist()))
-
-
-def series_sketch(operator: Any, x: np.ndarray) -> list[np.ndarray]:
+def series_sketch(operator: Any, x: np.ndarray, monomials: Any = monomials) -> list[np.ndarray]:
     """Features √a_j Z_j of a unit vector, one array for each degree of a SeriesSketch."""
-    law, nodes = operator.law, dict(operator.nodes)
+    law = operator.law
     normalized = unit if law.normalize else lambda v: v
-    if law.shared:
-        return shared_series_sketch(operator, x)
+    sketch = squared if law.shared else tree
 
-    def leaf(i: int) -> np.ndarray:
-        return normalized(first_matrix(operator.leaves[i]) @ x) if operator.leaves else x
+    def part(degree: int) -> np.ndarray:
+        if degree in law.budget.exact:
+            return monomials(x, degree)
+        if degree == 0:
+            m = law.budget.sketched[0]
+            return np.full(m, m**-0.5)
+        if degree == 1:
+            return normalized(first_matrix(operator.linear) @ x)
+        return sketch(operator.tree, x, degree, normalized)
 
-    def block(start: int, stop: int) -> np.ndarray:
+    return [np.sqrt(a) * part(j) for j, a in law.budget.coefficients.items()]
+
+
+def tree(draws: Any, x: np.ndarray, degree: int, normalized: Any) -> np.ndarray:
+    """x^{⊗degree} by a tree with draws of its own for every leaf and node."""
+
+    def value(start: int, stop: int) -> np.ndarray:
         if stop - start == 1:
-            return leaf(start)
-        middle = (start + stop) // 2
-        return normalized(tensor_srht_matrix(nodes[start, stop]) @ np.kron(block(start, middle), block(middle, stop)))
+            return normalized(first_matrix(draws.leaves[start]) @ x) if draws.leaves else x
+        middle = start + left_leaves(stop - start)
+        left, right = value(start, middle), value(middle, stop)
+        node = dict(draws.roots)[degree] if (start, stop) == (0, degree) else dict(draws.nodes)[start, stop]
+        return normalized(apply_tensor_srht(node, left, right))
 
-    def sketch(degree: int) -> np.ndarray:
-        if degree == 0:
-            m = law.budget.sketched[0]
-            return np.full(m, m**-0.5)
-        if degree == 1:
-            return normalized(first_matrix(operator.linear) @ x)
-        *others, last = blocks(degree)
-        value = block(*last)
-        for part in reversed(others):
-            S = tensor_srht_matrix(nodes[degree, part[0], degree])
-            value = normalized(S @ np.kron(block(*part), value))
-        return value
-
-    return [
-        np.sqrt(a) * (monomials(x, j) if j in law.budget.exact else sketch(j))
-        for j, a in law.budget.coefficients.items()
-    ]
+    return value(0, degree)
 
 
-def shared_series_sketch(operator: Any, x: np.ndarray) -> list[np.ndarray]:
-    """The same for shared draws: squares of T x first, then the digits of each degree from the lowest on."""
-    law, nodes = operator.law, dict(operator.nodes)
-    normalized = unit if law.normalize else lambda v: v
+def squared(draws: Any, x: np.ndarray, degree: int, normalized: Any) -> np.ndarray:
+    """x^{⊗degree} where draws are shared: squares of T x first, then the digits of the degree from the lowest on."""
 
-    def join(node: tuple[int, ...], a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        return normalized(tensor_srht(nodes[node], a, b))
+    def join(size: int, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        node = dict(draws.roots)[size] if size == degree else dict(draws.nodes)[0, size]
+        return normalized(apply_tensor_srht(node, a, b))
 
-    def sketch(degree: int) -> np.ndarray:
-        if degree == 0:
-            m = law.budget.sketched[0]
-            return np.full(m, m**-0.5)
-        if degree == 1:
-            return normalized(first_matrix(operator.linear) @ x)
-        own = (degree, law.budget.sketched[degree])
-        w = {1: normalized(first_matrix(operator.leaves[0]) @ x) if operator.leaves else x}
-        while 4 * max(w) <= degree:
-            w[2 * max(w)] = join((2 * max(w),), w[max(w)], w[max(w)])
-        if max(w) * 2 == degree:
-            return join(own, w[max(w)], w[max(w)])
-        if max(w) * 2 < degree:
-            w[2 * max(w)] = join((2 * max(w),), w[max(w)], w[max(w)])
-        digits = [2**k for k in range(degree.bit_length()) if degree // 2**k % 2 == 1]
-        z, done = w[digits[0]], digits[0]
-        for digit in digits[1:]:
-            done += digit
-            z = join(own if done == degree else (done,), z, w[digit])
-        return z
-
-    return [
-        np.sqrt(a) * (monomials(x, j) if j in law.budget.exact else sketch(j))
-        for j, a in law.budget.coefficients.items()
-    ]
+    w = {1: normalized(first_matrix(draws.leaves[0]) @ x) if draws.leaves else x}
+    while 2 * max(w) <= degree:
+        w[2 * max(w)] = join(2 * max(w), w[max(w)], w[max(w)])
+    digits = [2**k for k in range(degree.bit_length()) if degree // 2**k % 2 == 1]
+    z, done = w[digits[0]], digits[0]
+    for digit in digits[1:]:
+        done += digit
+        z = join(done, w[digit], z)
+    return z
 
 
 def cosine_function(kernel: str, t: Any) -> Any:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
+from functools import lru_cache, reduce
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 
 
 def padded(d: int) -> int:
@@ -26,13 +28,18 @@ def hadamard_matrix(n: int) -> np.ndarray:
     return H
 
 
+def hadamard_rows(rows: np.ndarray, n: int) -> np.ndarray:
+    """Some rows of `hadamard_matrix(n)`; bit k of a row's index is the sign of the second half at order 2^{k+1}."""
+    H = np.ones((len(rows), 1))
+    for k in range(n.bit_length() - 1):
+        sign = np.where(np.asarray(rows) // 2**k % 2 == 1, -1.0, 1.0)
+        H = np.hstack([H, sign[:, None] * H])
+    return H
+
+
 def sampled_rows(signs: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """P H D without its scale: rows of the Hadamard matrix of the padded order, columns of the d features."""
-    H = hadamard_matrix(padded(len(signs)))
-    P = np.zeros((len(rows), len(H)))
-    for i, row in enumerate(rows):
-        P[i, row] = 1
-    return P @ H[:, : len(signs)] @ np.diag(signs)
+    return hadamard_rows(rows, padded(len(signs)))[:, : len(signs)] * signs
 
 
 def srht_matrix(operator: Any) -> np.ndarray:
@@ -40,6 +47,7 @@ def srht_matrix(operator: Any) -> np.ndarray:
     return sampled_rows(operator.signs, operator.rows) / np.sqrt(len(operator.rows))
 
 
+@lru_cache(maxsize=64)
 def osnap_matrix(operator: Any) -> np.ndarray:
     """s nonzeros ±s^{-1/2} in every column; a CountSketch for s = 1."""
     d, s = operator.rows.shape
@@ -49,17 +57,21 @@ def osnap_matrix(operator: Any) -> np.ndarray:
     return S
 
 
+@lru_cache(maxsize=64)
+def factor_matrices(operator: Any) -> list[np.ndarray]:
+    """P_i H D_i of all factors i of a TensorSRHT."""
+    return [sampled_rows(signs, rows) for signs, rows in zip(operator.signs, operator.rows, strict=True)]
+
+
+def apply_tensor_srht(operator: Any, *values: np.ndarray) -> np.ndarray:
+    """S (A ⊗ B ⊗ …) of vectors or matrices: row l is m^{-1/2} times the Kronecker product of rows l of P_i H D_i A."""
+    parts = [factor @ value for factor, value in zip(factor_matrices(operator), values, strict=True)]
+    return np.array([reduce(np.kron, rows) for rows in zip(*parts, strict=True)]) / np.sqrt(operator.n_components)
+
+
 def tensor_srht_matrix(operator: Any) -> np.ndarray:
-    """Row l is m^{-1/2} times the Kronecker product of row r_{il} of H D_i over the factors i."""
-    parts = [sampled_rows(signs, rows) for signs, rows in zip(operator.signs, operator.rows, strict=True)]
-    m = len(operator.rows[0])
-    rows = []
-    for k in range(m):
-        row = np.ones(1)
-        for part in parts:
-            row = np.kron(row, part[k])
-        rows.append(row / np.sqrt(m))
-    return np.array(rows)
+    """The matrix of a TensorSRHT."""
+    return apply_tensor_srht(operator, *(np.eye(len(signs)) for signs in operator.signs))
 
 
 def tensor_sketch_matrix(operator: Any) -> np.ndarray:
@@ -83,59 +95,83 @@ def first_matrix(operator: Any) -> np.ndarray:
 def poly_sketch(operator: Any, values: Sequence[np.ndarray]) -> np.ndarray:
     """The tree of Figure 3 (Zandieh et al.) on p vectors, or as a matrix on p identity matrices.
 
-    A node with s leaves below has ⌈s/2⌉ of them on its left.
+    The tree is read from the nodes: the left child of a node is the largest span that begins with it.
     """
-    nodes = {span: tensor_srht_matrix(node) for span, node in operator.nodes}
+    nodes = dict(operator.nodes)
 
     def value(start: int, stop: int) -> np.ndarray:
         if stop - start == 1:
             return first_matrix(operator.leaves[start]) @ values[start] if operator.leaves else values[start]
-        middle = stop - (stop - start) // 2
-        return nodes[start, stop] @ np.kron(value(start, middle), value(middle, stop))
+        middle = max((b for a, b in nodes if a == start and b < stop), default=start + 1)
+        return apply_tensor_srht(nodes[start, stop], value(start, middle), value(middle, stop))
 
     return value(0, len(values))
 
 
+def left_leaves(n_leaves: int) -> int:
+    """Leaves on the left of a node: the largest power of two below `n_leaves`."""
+    return padded(n_leaves) // 2
+
+
 def power_sketch(operator: Any, x: np.ndarray, degree: int) -> np.ndarray:
-    """Algorithm 1 of Song et al. (ICML 2021) on a vector, or its matrix on an identity matrix."""
-    T, S = first_matrix(operator.first), tensor_srht_matrix(operator.square)
-    w = [T @ x]
-    while 2 ** len(w) <= degree:
-        w.append(S @ np.kron(w[-1], w[-1]))
-    j, *others = (i for i in range(len(w)) if degree // 2**i % 2 == 1)
-    z = w[j]
-    for i in others:
-        z = S @ np.kron(z, w[i])
-    return z
+    """Algorithm 1 of Song et al. (ICML 2021) on a vector, or its matrix on an identity matrix.
+
+    A tree whose leaves are all T x and whose nodes are all S; equal subtrees have equal values.
+    """
+    values = {1: first_matrix(operator.first) @ x}
+
+    def value(n_leaves: int) -> np.ndarray:
+        if n_leaves not in values:
+            left = left_leaves(n_leaves)
+            values[n_leaves] = apply_tensor_srht(operator.square, value(left), value(n_leaves - left))
+        return values[n_leaves]
+
+    return value(degree)
+
+
+def kind(operator: Any) -> str:
+    """Which sketch an operator is, told by what it holds."""
+    names = {
+        "outer": "composition",
+        "operators": "direct sum",
+        "square": "power",
+        "nodes": "tree",
+        "counts": "tensor sketch",
+    }
+    for attribute, name in names.items():
+        if hasattr(operator, attribute):
+            return name
+    if isinstance(operator.rows, tuple):
+        return "tensor srht"
+    return "osnap" if operator.rows.ndim == 2 else "srht"
 
 
 def matrix(operator: Any) -> np.ndarray:
     """Explicit matrix of any drawn sketch, (m, d_1 ⋯ d_p)."""
     eyes = [np.eye(d) for d in operator.factors]
     return {
-        "SRHTOperator": srht_matrix,
-        "OSNAPOperator": osnap_matrix,
-        "TensorSRHTOperator": tensor_srht_matrix,
-        "TensorSketchOperator": tensor_sketch_matrix,
-        "PolySketchOperator": lambda operator: poly_sketch(operator, eyes),
-        "PowerSketchOperator": lambda operator: power_sketch(operator, eyes[0], len(eyes)),
-    }[type(operator).__name__](operator)
+        "srht": srht_matrix,
+        "osnap": osnap_matrix,
+        "tensor srht": tensor_srht_matrix,
+        "tensor sketch": tensor_sketch_matrix,
+        "tree": lambda operator: poly_sketch(operator, eyes),
+        "power": lambda operator: power_sketch(operator, eyes[0], len(eyes)),
+        "composition": lambda operator: matrix(operator.outer) @ matrix(operator.inner),
+        "direct sum": lambda operator: scipy.linalg.block_diag(*map(matrix, operator.operators)),
+    }[kind(operator)](operator)
 
 
 def apply_power(operator: Any, X: np.ndarray) -> np.ndarray:
     """Sketches of x ⊗ … ⊗ x for the rows x, without the matrix of a high degree."""
     p = len(operator.factors)
-    name = type(operator).__name__
-    if name == "TensorSRHTOperator":
-        out = np.full((len(X), operator.n_components), operator.n_components**-0.5)
-        for signs, rows in zip(operator.signs, operator.rows, strict=True):
-            out = out * (X @ sampled_rows(signs, rows).T)
-        return out
-    if name == "TensorSketchOperator":
-        return np.array([_convolved([osnap_matrix(count) @ x for count in operator.counts]) for x in X])
-    if name == "PolySketchOperator":
+    if kind(operator) == "tensor srht":
+        return np.array([apply_tensor_srht(operator, *[x] * p) for x in X])
+    if kind(operator) == "tensor sketch":
+        counts = [osnap_matrix(count) for count in operator.counts]
+        return np.array([_convolved([count @ x for count in counts]) for x in X])
+    if kind(operator) == "tree":
         return np.array([poly_sketch(operator, [x] * p) for x in X])
-    if name == "PowerSketchOperator":
+    if kind(operator) == "power":
         return np.array([power_sketch(operator, x, p) for x in X])
     return X @ matrix(operator).T
 
@@ -172,6 +208,13 @@ def variance(
         both = B - C if n > 1 else 0.0
         total = total + (b / n_components) ** 2 * ((A - C) / b + (1 - 1 / b) * both)
     return total
+
+
+def osnap_variance(x: np.ndarray, y: np.ndarray, n_components: int, n_nonzeros: int) -> float | np.ndarray:
+    """Var⟨Sx, Sy⟩ of an OSNAP whose blocks may have unequal sizes m_b: (1/s²) Σ_b 1/m_b takes the place of 1/m."""
+    edges = [k * n_components // n_nonzeros for k in range(n_nonzeros + 1)]
+    collision = sum(1 / (stop - start) for start, stop in pairwise(edges)) / n_nonzeros**2
+    return variance([x], [y], 1) * collision
 
 
 def tensor_sketch_variance(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray], n_components: int) -> float | np.ndarray:

@@ -110,7 +110,11 @@ def _read_learned(reader: Reader, model: Any, data: Any, shape: tuple[int, ...],
                 raise ValueError(f"{place} has {len(value)} landmarks, more than {min(most, _MOST_LANDMARKS)}")
         else:
             real_array(value, place, (None, RADII) if key == "radii_" else (None,), positive=True)
-            if value.size > (_MOST_RADII if key == "radii_" else HIGHEST_DEGREE + 1):
+            if key == "shares_":
+                most = check_int(model.degree, "degree", where, minimum=1) + 1
+            else:
+                most = _MOST_RADII if key == "radii_" else HIGHEST_DEGREE + 1
+            if value.size > most:
                 raise ValueError(f"{place} has too many numbers, {value.size}")
         learned[key] = value
     return learned
@@ -123,13 +127,14 @@ def _draw(
     name = type(model).__name__
     if model.batch_size is not None:
         check_int(model.batch_size, "batch_size", name, minimum=1)
-    check_lengthscale(model.lengthscale, name)
+    if hasattr(model, "lengthscale"):
+        check_lengthscale(model.lengthscale, name)
     if len(shape) == 3:
         model.image_shape_ = shape
     model.n_features_in_, model._sparse = prod(shape), sparse
     model._seed = seed.entropy, seed.spawn_key, seed.pool_size
     vars(model).update(learned)
-    model._draw(seed, sparse=sparse)
+    model._draw(seed)
 
 
 def _read_shape(model: Any, state: dict[str, Any], n_features: int, where: str) -> tuple[int, ...]:

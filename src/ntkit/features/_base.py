@@ -14,8 +14,7 @@ from ntkit._array import Array
 from ntkit._estimator import AllOrNothing, OfRows
 from ntkit._random import RandomState, seed_sequence
 from ntkit._validation import check_int
-from ntkit.sketches._base import execute
-from ntkit.sketches._program import Program
+from ntkit.programs import Program, run
 
 
 class FeatureMap(AllOrNothing, OfRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -146,26 +145,40 @@ class FeatureMap(AllOrNothing, OfRows, ClassNamePrefixFeaturesOutMixin, Transfor
         return tags
 
 
-class ProgramMap(FeatureMap):
-    """A feature map that is one program: `fit` makes the draws, which is all that is pickled."""
+class WithProgram(FeatureMap):
+    """A feature map with a program, which pickles leave out and make again from the draws."""
 
     batch_size: int | None
-
-    @abstractmethod
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
-        """Check the parameters and make the draws for rows of ``n_features_in_``."""
+    _program: Program
 
     @abstractmethod
     def _emit(self) -> Program:
         """The program of the draws; parameters may have changed since `fit`."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_program"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "_n_features_out" in state:
+            self._program = self._emit()
+
+
+class ProgramMap(WithProgram):
+    """A feature map that is one program and learns nothing from the rows."""
+
+    @abstractmethod
+    def _draw(self, seed: np.random.SeedSequence) -> None:
+        """Check the parameters and make the draws for rows of ``n_features_in_``."""
+
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
-        """Draw the map for rows of the size and kind of X.
+        """Draw the map for rows of the size of X.
 
         Parameters
         ----------
         X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
-            Only the number of features and whether X is sparse matter: the map is oblivious to the data.
+            Only the number of features matters: the map is oblivious to the data.
         y : ignored
 
         Returns
@@ -179,19 +192,10 @@ class ProgramMap(FeatureMap):
             seed = self._new_seed()
             X = self._check_rows(X, reset=True)
             self._sparse = _array.is_sparse(X)
-            self._draw(seed, sparse=self._sparse)
+            self._draw(seed)
             self._program = self._emit()
             self._n_features_out = self._program.n_outputs
         return self
 
     def _transform(self, X: Array) -> Array:
-        return execute(self._program, (X,), batch_size=self.batch_size)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_program"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "_n_features_out" in state:
-            self._program = self._emit()
+        return run(self._program, (X,), batch_size=self.batch_size)

@@ -44,8 +44,8 @@ from ntkit.networks import (
     Sequential,
 )
 from ntkit.networks._layers import flatten
+from ntkit.programs import power_of_two
 from ntkit.sketches import SRHT, TensorSRHT
-from ntkit.sketches._program import power_of_two
 from ntkit.sketches.series import SeriesOperator, SeriesSketch
 from ntkit.sketches.srht import SRHTOperator
 from ntkit.sketches.tensor import TensorSRHTOperator

@@ -40,8 +40,7 @@ from ntkit.features._pixels import (
 )
 from ntkit.features._units import Units, after
 from ntkit.networks import Activation, AvgPool, Conv
-from ntkit.sketches._agnostic import constant
-from ntkit.sketches._base import ProgramOperator
+from ntkit.sketches.base import Operator
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ class Columns:
             return values[..., : self.n_eta]
         if (self.weights == 1).all():
             return values
-        return values * constant(np.append(np.ones(self.n_eta), self.weights), values)
+        return values * _array.constant(np.append(np.ones(self.n_eta), self.weights), values)
 
 
 class Stage(ABC):
@@ -276,7 +275,7 @@ class Fold:
         n, size, m = matrix.shape[0], self.signs.size, self.m
         if size <= m:
             return xp.reshape(matrix, (n, size)) * scale
-        flat = xp.reshape(matrix * (constant(self.signs, matrix) * scale), (n, size))
+        flat = xp.reshape(matrix * (_array.constant(self.signs, matrix) * scale), (n, size))
         whole = size - size % m
         out = xp.sum(xp.reshape(flat[:, :whole], (n, -1, m)), axis=1)
         if whole < size:
@@ -387,8 +386,8 @@ class Project(Stage):
     """ψ and φ sketched to fewer columns, each by its own map (ψ by none if it has no columns); then η = ψ, w = 0."""
 
     columns: Columns
-    psi: ProgramOperator | None
-    phi: ProgramOperator
+    psi: Operator | None
+    phi: Operator
 
     def apply(self, flow: Flow) -> Flow:
         """See :meth:`Stage.apply`."""
@@ -404,7 +403,7 @@ class Finish(Stage):
 
     columns: Columns
     kinds: tuple[str, ...]
-    maps: tuple[ProgramOperator | None, ...]
+    maps: tuple[Operator | None, ...]
     n_components: int
     normalize: bool
 

@@ -18,7 +18,6 @@ from ntkit._array import Array
 from ntkit.kernels._walk import window_sum
 from ntkit.networks import AvgPool, Conv
 from ntkit.networks._layers import Window
-from ntkit.sketches._agnostic import constant
 
 FLOOR = 1e-5  # of the norm that vectors should have: less is rounding errors of what cancelled
 
@@ -52,7 +51,7 @@ def mix_patches(x: Array, signs: np.ndarray, layer: Conv) -> Array:
     total: Any = 0.0
     for a in range(rows.size):
         for b in range(cols.size):
-            total = total + _shifted(x, a, b, rows, cols) * constant(scale * signs[a, b], x)
+            total = total + _shifted(x, a, b, rows, cols) * _array.constant(scale * signs[a, b], x)
     return total
 
 
@@ -76,7 +75,7 @@ def average(x: Array, layer: Conv | AvgPool) -> Array:
 def sum_pixels(x: Array, signs: np.ndarray) -> Array:
     """Σ over all pixels of signs ⊙ x, divided by the root of their number: in the mean, all pixels side by side."""
     xp: Any = _array.namespace(x)
-    scaled = constant((signs.shape[0] * signs.shape[1]) ** -0.5 * signs, x)
+    scaled = _array.constant((signs.shape[0] * signs.shape[1]) ** -0.5 * signs, x)
     return xp.sum(x * scaled, axis=(1, 2))
 
 

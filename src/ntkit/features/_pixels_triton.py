@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from ntkit.networks._layers import Window
-from ntkit.sketches._program import power_of_two
+from ntkit.programs import power_of_two
 
 PIXELS = 32  # of a row of the image that a program takes at a time, if it has as many
 CHANNELS = 128

@@ -24,15 +24,16 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._batching import row_batches
 from ntkit._validation import check_int, check_real, message
-from ntkit.features._base import FeatureMap
+from ntkit.features._base import FeatureMap, WithProgram
 from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
 from ntkit.kernels.arccos import SAME, arc_cosine, arc_cosine_taylor, relu_ntk_taylor
 from ntkit.kernels.dot_product import divide_rows, inner_products
 from ntkit.kernels.dot_product import row_norms as exact_norms
 from ntkit.kernels.fit import LARGEST_DEGREE
-from ntkit.sketches._agnostic import constant, norm
-from ntkit.sketches._base import _without_duplicates
+from ntkit.programs import Program, array_api, run
+from ntkit.sketches.series import Budget
 
 KernelLike: TypeAlias = str | Sequence[float] | np.ndarray
 _SCALED = ("gaussian", "exponential")
@@ -45,11 +46,12 @@ _LARGEST_LOG = 345.0  # e^345 squared is still a float64
 
 @dataclass(frozen=True)
 class Series:
-    """One of the kernels above; `kernel` is a name or the coefficients a_j."""
+    """One of the kernels above; `kernel` is a name or the coefficients a_j, or their logarithms."""
 
     kernel: str | tuple[float, ...]
-    lengthscale: float
-    depth: int
+    lengthscale: float = 1.0
+    depth: int = 1
+    logarithmic: bool = False
 
     def log_coefficients(self, degree: int) -> np.ndarray:
         """Logarithms of a_j for j ≤ `degree`, with a_j = 1/j! for the first two kernels; −∞ where a_j = 0."""
@@ -59,6 +61,8 @@ class Series:
             return -gammaln(np.arange(degree + 1) + 1.0)
         size = LARGEST_DEGREE if degree <= LARGEST_DEGREE else HIGHEST_DEGREE
         known = _taylor(self.kernel, self.depth, size) if isinstance(self.kernel, str) else self.kernel
+        if self.logarithmic:
+            return np.array(known[: degree + 1])
         with np.errstate(divide="ignore"):
             return np.log(np.array(known[: degree + 1]))
 
@@ -75,7 +79,7 @@ class Series:
         """Logarithms of w_j(r) of norms r > 0, in the order (norms, degrees)."""
         xp: Any = _array.namespace(norms)
         a = self.log_coefficients(int(degrees.max()))[degrees]
-        halves, powers = (constant(v, norms) for v in (0.5 * a, degrees))
+        halves, powers = (_array.constant(v, norms) for v in (0.5 * a, degrees))
         logs = xp.log(norms)[:, None]
         if self.kernel in _POWERS:
             return halves + _POWERS[self.kernel] * logs
@@ -94,7 +98,7 @@ class Series:
         at_zero = np.exp(0.5 * self.log_coefficients(0)[0]) * (degrees == 0)
         if self.kernel in _POWERS:
             at_zero = np.zeros(len(degrees))
-        return xp.where(positive[:, None], values, constant(at_zero, norms))
+        return xp.where(positive[:, None], values, _array.constant(at_zero, norms))
 
     def log_masses(self, norms: np.ndarray, degree: int) -> np.ndarray:
         """Logarithm of Σ w_j(r)² over norms r > 0, for every j ≤ `degree`."""
@@ -159,17 +163,17 @@ class SeriesMap(FeatureMap):
         """Set what the draws need to know of the norms > 0 of the rows of `fit`."""
 
     @abstractmethod
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
+    def _draw(self, seed: np.random.SeedSequence) -> None:
         """Make the draws for rows of ``n_features_in_`` from the parameters and what was learned."""
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
-        """Draw the map for rows of the size, kind and norms of X.
+        """Draw the map for rows of the size and norms of X.
 
         Parameters
         ----------
         X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features)
-            The number of features, whether X is sparse, the norms of the rows and, with ``lengthscale="scale"``, the
-            variance of the entries matter (of the first rows of a Dask collection).
+            The number of features, the norms of the rows and, with ``lengthscale="scale"``, the variance of the entries
+            matter (of the first rows of a Dask collection).
         y : ignored
 
         Returns
@@ -187,12 +191,12 @@ class SeriesMap(FeatureMap):
             if kernel not in _SCALED:
                 lengthscale = 1.0
             self.lengthscale_ = default_lengthscale(X) if lengthscale is None else lengthscale
-            norms = _on_host(row_norms(X))
+            norms = on_host(row_norms(X))
             # Of zero rows nothing can be learned; where all are, rows like the length scale are as good a guess as any.
             norms = norms[norms > 0] if norms.any() else np.array([self.lengthscale_])
             self._learn(self._check_series(), norms)
             self._sparse = _array.is_sparse(X)
-            self._draw(seed, sparse=self._sparse)
+            self._draw(seed)
         return self
 
     def _check_series(self) -> Series:
@@ -226,14 +230,77 @@ class SeriesMap(FeatureMap):
         return self._series.matrix(X)
 
 
+@lru_cache(maxsize=64)
+def _norm_program(n_features: int) -> Program:
+    """Norms of rows by compiled code, in one pass."""
+    program = Program((n_features,))
+    program.output(program.norm(program.load()))
+    return program
+
+
+class SketchedSeriesMap(WithProgram):
+    """Base class of maps that sketch a series by degrees: Z(x) = ⊕_j w_j(‖x‖) Z_j(x/‖x‖)."""
+
+    budget_: Budget
+    sketch_: Any
+
+    @abstractmethod
+    def _factors(self, norms: Array) -> Array:
+        """w_j(r) of the degrees of ``budget_`` over the roots that the sketch puts there, (n_rows, n_degrees)."""
+
+    def _emit_series(self) -> Program:
+        """The sketches of all degrees of x/‖x‖, each times a factor of its own, which is a second input."""
+        program = Program((self.n_features_in_, len(self.budget_.coefficients)))
+        x, factors = program.load(0), program.load(1)
+        parts = self.sketch_.emit_parts(program, x, norm=program.norm(x))
+        for i, part in enumerate(parts):
+            program.output(program.scale(part, program.slice(factors, i, 1)))
+        return program
+
+    def _transform_series(self, X: Array) -> Array:
+        if _array.is_torch(X):
+            return self._of_tensor(X)
+        norms = run(_norm_program(self.n_features_in_), (X,), batch_size=self.batch_size)[:, 0].astype(np.float64)
+        with np.errstate(over="ignore"):  # as the kernel does
+            factors: Any = self._factors_in(norms, _array.result_dtype(X))
+        if _array.is_sparse(X):
+            from scipy.sparse import csr_array
+
+            factors = csr_array(factors)
+        return run(self._program, (X, factors), batch_size=self.batch_size)
+
+    def _of_tensor(self, X: Any) -> Any:
+        """16-bit numbers in float32, rounded at the end."""
+        import torch
+
+        dtype = _array.result_dtype(X)
+        wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+        X = X.to(wide)
+        if _array.wants_gradient([X]):
+            factors = self._factors(row_norms(X, differentiable=True)).to(wide)
+        else:
+            factors = self._factors_in(row_norms(X), wide)
+        return run(self._program, (X, factors), batch_size=self.batch_size).to(dtype)
+
+    def _factors_in(self, norms: Array, dtype: Any) -> Array:
+        """Factors in the precision of the rows; those in float64 are held for some rows at a time."""
+        xp: Any = _array.namespace(norms)
+        n_degrees = len(self.budget_.coefficients)
+        factors = xp.empty((norms.shape[0], n_degrees), dtype=dtype, device=_array.device(norms))
+        for rows in row_batches(norms.shape[0], 1, batch_size=max(1, _ELEMENTS // n_degrees)):
+            factors[rows, :] = xp.astype(self._factors(norms[rows]), dtype, copy=False)
+        return factors
+
+
 def row_norms(X: Array, *, differentiable: bool = False) -> Array:
     """Norms of rows of any library in float64, for torch to differentiate if asked to."""
     if differentiable:
-        return norm(X.to(_array.wide_dtype(X)))[:, 0]
-    return exact_norms(_without_duplicates(X) if _array.is_sparse(X) else X)
+        return array_api.norm(X.to(_array.wide_dtype(X)))[:, 0]
+    return exact_norms(_array.without_duplicates(X) if _array.is_sparse(X) else X)
 
 
-def _on_host(norms: Array) -> np.ndarray:
+def on_host(norms: Array) -> np.ndarray:
+    """Norms as a NumPy array of float64."""
     return norms.cpu().double().numpy() if _array.is_torch(norms) else norms
 
 

@@ -26,9 +26,7 @@ from ntkit._array import Array
 from ntkit.kernels.activations import HOMOGENEOUS, gain, negative_slope, second_moment
 from ntkit.kernels.expansions import truncated_coefficients
 from ntkit.networks import GELU, Activation, Erf, Gaussian, ReLU, Sin
-from ntkit.sketches._agnostic import constant
-from ntkit.sketches._base import execute
-from ntkit.sketches._program import Program
+from ntkit.programs import Program, run
 from ntkit.sketches.series import SeriesOperator
 from ntkit.sketches.srht import SRHTOperator
 
@@ -59,7 +57,7 @@ class RandomUnits(Units):
         if isinstance(self.activation, ReLU) and not self.n_derivative:
             return rectified(phi, scale * self.n_forward**-0.5 * self.matrix), None
         xp: Any = _array.namespace(phi)
-        u = xp.matmul(phi, constant(self.matrix.T, phi))
+        u = xp.matmul(phi, _array.constant(self.matrix.T, phi))
         forward = derivative = None
         if self.n_forward:
             forward = sigma(self.activation, u[..., : self.n_forward]) * (scale * self.n_forward**-0.5)
@@ -71,7 +69,7 @@ class RandomUnits(Units):
 def rectified(x: Array, matrix: np.ndarray) -> Array:
     """max(W x, 0); on CUDA the product leaves through the maximum, in one pass."""
     xp: Any = _array.namespace(x)
-    transposed = constant(matrix.T, x)
+    transposed = _array.constant(matrix.T, x)
     if _array.is_torch(x) and x.device.type == "cuda":
         import torch
 
@@ -158,7 +156,7 @@ class SeriesUnits(Units):
         xp: Any = _array.namespace(phi)
         assert power is not None
         root = xp.astype(xp.sqrt(power), phi.dtype, copy=False)[..., None]
-        out = execute(self._program, (phi, root))
+        out = run(self._program, (phi, root))
         cut = self.n_forward if self._homogeneous else _size(self.forward)
         forward, derivative = out[..., :cut], out[..., cut:]
         if not self._homogeneous:
@@ -208,7 +206,7 @@ class SeriesUnits(Units):
         budget = series.law.budget
         degrees = tuple(budget.coefficients)
         table = truncated_coefficients(self.activation, power, degrees, derivative=derivative)
-        table = table / constant(np.sqrt(list(budget.coefficients.values())), table)
+        table = table / _array.constant(np.sqrt(list(budget.coefficients.values())), table)
         sizes = [budget.exact.get(j) or budget.sketched[j] for j in degrees]
         columns = xp.asarray(np.repeat(np.arange(len(degrees)), sizes), device=_array.device(values))
         values = values * xp.astype(xp.take(table, columns, axis=-1), values.dtype, copy=False)

@@ -19,8 +19,7 @@ import numpy as np
 
 from ntkit._batching import run_on_threads
 from ntkit._random import generator, keyed
-from ntkit.sketches._agnostic import hadamard
-from ntkit.sketches._program import Program, power_of_two
+from ntkit.programs import Program, array_api, power_of_two
 from ntkit.sketches.countsketch import OSNAPOperator
 from ntkit.sketches.series import PaddedOperator, PaddedSeries, SeriesOperator, SeriesSketch
 from ntkit.sketches.srht import SRHTOperator
@@ -97,10 +96,7 @@ def normed(
 ) -> int:
     """Append what gives features the norm length · `by`: exactly with `normalize`, else if they had length · `had`."""
     if normalize:
-        norm = program.norm(value)
-        if by is None:
-            return program.scale(value, norm, factor=length, inverse=True)
-        return program.scale(value, program.scale(by, norm, inverse=True), factor=length)
+        return program.normalize(value, by, factor=length)
     if had == by:
         return value
     value = value if had is None else program.scale(value, had, inverse=True)
@@ -213,9 +209,9 @@ def _hadamard(seed: np.random.SeedSequence, n_features: int, size: int) -> np.nd
         rng = generator(seed, "block", start // n)
         signs = 1 - 2 * rng.integers(0, 2, (3, n), dtype=np.int8).astype(np.float32)
         rows = rng.permutation(n)[: stop - start]
-        block = hadamard(np.eye(n, dtype=np.float32)[rows]) * signs[0]
-        block = hadamard(block) * (signs[1] / n)
-        out[start:stop] = (hadamard(block) * signs[2])[:, :n_features]
+        block = array_api.hadamard(np.eye(n, dtype=np.float32)[rows]) * signs[0]
+        block = array_api.hadamard(block) * (signs[1] / n)
+        out[start:stop] = (array_api.hadamard(block) * signs[2])[:, :n_features]
 
     run_on_threads(draw, range(0, size, n))
     return out

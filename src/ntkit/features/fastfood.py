@@ -8,8 +8,7 @@ import numpy as np
 
 from ntkit._random import generator
 from ntkit.features.fourier import FourierMap, Multiply
-from ntkit.sketches._base import execute
-from ntkit.sketches._program import Program, power_of_two
+from ntkit.programs import Program, power_of_two, run
 
 _SMALLEST = 64  # order of the transforms at least: a step of the program for fewer numbers is not worth its start
 
@@ -99,7 +98,7 @@ class FastfoodFeatures(FourierMap):
             x = program.concatenate([x, program.constant(np.zeros(n - self.n_features_in_))])
         ones = np.ones(n)
         for block, start in enumerate(range(0, size, n)):
-            signs = np.ones(program.sizes[x])
+            signs = np.ones(program.size(x))
             signs[: self.n_features_in_] = self._signs[block]
             mixed = program.gather(program.hadamard(x, signs), self._places[block], self._directions[block])
             lengths = self._lengths[start : start + n]
@@ -108,27 +107,23 @@ class FastfoodFeatures(FourierMap):
         return program
 
     def _host_phases(self, dtype: np.dtype, *, sparse: bool) -> tuple[Multiply, int]:
-        from ntkit.sketches import _numba
-        from ntkit.sketches._lanes import aligned, lanes
+        from ntkit.programs import host
 
-        program, key = self._program, (dtype, sparse)
-        if key not in program.cache:
-            program.cache[key] = _numba.translate(program, dtype, sparse=sparse)
-        translation = program.cache[key]
-        idle: list[np.ndarray] = []  # scratch of threads between two tiles
+        plan = host.plan(self._program, dtype, sparse=sparse)
+        idle: list[host.Workspace] = []  # of threads between two tiles
 
         def multiply(X: Any, Z: np.ndarray) -> None:
             try:
-                scratch = idle.pop()
+                space = idle.pop()
             except IndexError:
-                scratch = aligned(translation.n_vectors, dtype)
-            _numba.run_rows(translation, [X], Z, scratch)  # which has more columns than the program writes
-            idle.append(scratch)
+                space = plan.workspace()
+            space.run([X], Z)  # which has more columns than the program writes
+            idle.append(space)
 
-        return multiply, lanes(dtype)
+        return multiply, host.lanes(dtype)
 
     def _tensor_phases(self, X: Any) -> Any:
-        return execute(self._program, (X,), batch_size=self.batch_size)
+        return run(self._program, (X,), batch_size=self.batch_size)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

@@ -80,10 +80,10 @@ class FourierMap(FeatureMap):
             X = self._check_rows(X, reset=True)
             self.lengthscale_ = default_lengthscale(X) if lengthscale is None else lengthscale
             self._sparse = _array.is_sparse(X)
-            self._draw(seed, sparse=self._sparse)
+            self._draw(seed)
         return self
 
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:  # noqa: ARG002
+    def _draw(self, seed: np.random.SeedSequence) -> None:
         """Make the draws for rows of ``n_features_in_`` and ``lengthscale_``."""
         m = check_int(self.n_components, "n_components", type(self).__name__, minimum=1)
         self._draw_frequencies(seed, -(-m // 2))
@@ -117,11 +117,9 @@ class FourierMap(FeatureMap):
         """On the host by compiled code, elsewhere by torch; 16-bit numbers in float32, rounded at the end."""
         import torch
 
-        from ntkit.sketches._base import _wants_gradient
-
         dtype = _array.result_dtype(X)
         wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-        differentiable = _wants_gradient([X])
+        differentiable = _array.wants_gradient([X])
         if X.device.type == "cpu" and not differentiable:
             view = _array.host_view(X.to(wide))
             return torch.from_numpy(self._on_host(view, view.dtype)).to(dtype)  # type: ignore[union-attr]

@@ -118,7 +118,7 @@ class NTKFeatures(FeatureMap):
         Parameters
         ----------
         X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
-            Only the number of features and whether X is sparse matter: the map is oblivious to the data.
+            Only the number of features matters: the map is oblivious to the data.
         y : ignored
 
         Returns
@@ -143,7 +143,7 @@ class NTKFeatures(FeatureMap):
             self._sparse = _array.is_sparse(X)
             self.bias_ = self._bias(self.n_features_in_)
             X = with_constant(X[:1], self.bias_)
-            low = not self._sparse and X.shape[1] <= _LOW
+            low = X.shape[1] <= _LOW
             self.method_ = method if method != "auto" else "gegenbauer" if low else "polynomial"
             if self.method_ == "gradient":
                 self.map_ = GradientFeatures(fully_connected(depth), **shared).fit(X)

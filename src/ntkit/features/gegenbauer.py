@@ -20,7 +20,6 @@ from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
 from ntkit.features._series import row_norms
 from ntkit.kernels.dot_product import divide_rows
 from ntkit.kernels.zonal import Homogeneous, harmonic_dimension, resolve
-from ntkit.sketches._base import _wants_gradient as wants_gradient
 
 _TILE_BYTES = 2**22  # of the result that a thread writes at a time
 _TILE_ROWS = 128
@@ -76,7 +75,8 @@ class GegenbauerFeatures(FeatureMap):
         their own, and products of modes are features. For a place on a sphere and a time: ``[(0, 1, 2), (3,)]``.
         For "gaussian" only; all features are harmonics, and what does not fit is left out.
     projection : int, optional
-        Dimension to which rows are reduced by an SRHT (an OSNAP for sparse rows) before, norms kept; for rows of many
+        Dimension to which rows are reduced by an SRHT (an OSNAP if rows are
+        more than four times as long) before, norms kept; for rows of many
         columns, of which even degree 2 has too many harmonics.
     batch_size : int or None
         Most rows to work on at a time; None: as many as suit the cache or the device.
@@ -189,15 +189,15 @@ class GegenbauerFeatures(FeatureMap):
             self._sparse = _array.is_sparse(X)
             groups = self._check_groups()
             self.radii_ = np.stack([_quantiles(X if columns is None else X[:, columns]) for columns in groups])
-            self._draw(seed, sparse=self._sparse)
+            self._draw(seed)
         return self
 
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
+    def _draw(self, seed: np.random.SeedSequence) -> None:
         """Choose the modes and make the draws for ``n_features_in_``, ``radii_`` and ``lengthscale_``."""
         with on_one_thread():
-            self._choose(seed, sparse=sparse)
+            self._choose(seed)
 
-    def _choose(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
+    def _choose(self, seed: np.random.SeedSequence) -> None:
         name = type(self).__name__
         m = check_int(self.n_components, "n_components", name, minimum=1)
         order = None if self._is_auto("order", 1) else check_int(self.order, "order", name, minimum=1)
@@ -205,7 +205,7 @@ class GegenbauerFeatures(FeatureMap):
         check_bool(self.orthogonal, "orthogonal", name)
         tolerance = check_real(self.tolerance, "tolerance", name, minimum=0, maximum=1)
         groups = self._check_groups()
-        self._reduction = self._draw_projection(keyed(seed, "projection"), sparse=sparse)
+        self._reduction = self._draw_projection(keyed(seed, "projection"))
         function = resolve(self.kernel, name, depth=self.depth, power=self.power, lengthscale=self.lengthscale_)
         self._factors = []
         for columns, radii in zip(groups, self.radii_, strict=True):
@@ -303,16 +303,16 @@ class GegenbauerFeatures(FeatureMap):
             raise ValueError(message(name, "projection", "None with groups", self.projection))
         return list(groups)
 
-    def _draw_projection(self, seed: np.random.SeedSequence, *, sparse: bool) -> Any:
+    def _draw_projection(self, seed: np.random.SeedSequence) -> Any:
         """Operator that reduces the number of columns, None where there is nothing to reduce."""
         if self.projection is None:
             return None
-        from ntkit.sketches import OSNAP, SRHT
+        from ntkit.sketches.tree import is_long, leaf_law
 
         size = check_int(self.projection, "projection", type(self).__name__, minimum=1)
         if size >= self.n_features_in_:
             return None
-        law = OSNAP(self.n_features_in_, size, n_nonzeros=min(4, size)) if sparse else SRHT(self.n_features_in_, size)
+        law = leaf_law(self.n_features_in_, size, sparse=is_long(self.n_features_in_, size))
         return law.sample(seed)
 
     def _transform(self, X: Array) -> Array:
@@ -322,7 +322,7 @@ class GegenbauerFeatures(FeatureMap):
 
         dtype = _array.result_dtype(X)
         wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-        differentiable = wants_gradient([X])
+        differentiable = _array.wants_gradient([X])
         if X.device.type == "cpu" and not differentiable:
             view = _array.host_view(X.to(wide))
             return torch.from_numpy(self._on_host(view, view.dtype)).to(dtype)  # type: ignore[union-attr]

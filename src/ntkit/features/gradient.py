@@ -19,7 +19,7 @@ from ntkit.features._finite import Input, Step
 from ntkit.features._images import as_floats, check_images
 from ntkit.networks import Abs, Dense, LeakyReLU, ReLU, output_shape
 from ntkit.networks._layers import Layer, flatten
-from ntkit.sketches._agnostic import take
+from ntkit.programs import array_api
 
 _WIDTH = 128
 _CACHE = 2**25  # bytes for batches of images on the host: larger ones leave the cache and take twice the time
@@ -197,7 +197,7 @@ class GradientFeatures(FeatureMap):
             Z = _chain_gradients(self._layers, self.weights_, X)
         else:
             Z = _finite.gradients(steps, self.weights_, X)
-        return Z if self._chosen is None else take(Z, self._chosen) * (Z.shape[1] / len(self._chosen)) ** 0.5
+        return Z if self._chosen is None else array_api.take(Z, self._chosen) * (Z.shape[1] / len(self._chosen)) ** 0.5
 
     def _kernel(self, X: Array) -> Array:
         from ntkit.kernels import network_kernel

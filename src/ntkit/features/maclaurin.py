@@ -15,10 +15,8 @@ from ntkit._random import RandomState, generator
 from ntkit._validation import check_choice, check_int
 from ntkit.features._series import KernelLike, Series, SeriesMap, row_norms
 from ntkit.kernels.dot_product import divide_rows
-from ntkit.sketches._agnostic import constant
-from ntkit.sketches._base import _wants_gradient, _without_duplicates
-from ntkit.sketches._draws import draw_signs
-from ntkit.sketches.series import _shares
+from ntkit.sketches.draws import draw_signs
+from ntkit.sketches.series import share_out
 
 _TILE_BYTES = 2**20  # of the result that a thread writes at a time: the products then stay in its cache
 _TILE_ROWS = 128  # at least: BLAS packs the signs anew for every tile
@@ -153,7 +151,7 @@ class MaclaurinFeatures(SeriesMap):
         top = norms.max()
         self.radius_ = float(top * np.sqrt(np.mean((norms / top) ** 2)))
 
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:  # noqa: ARG002
+    def _draw(self, seed: np.random.SeedSequence) -> None:
         name, d = type(self).__name__, self.n_features_in_
         m = check_int(self.n_components, "n_components", name, minimum=1)
         law = check_choice(self.law, "law", name, ("optimal", "geometric"))
@@ -188,7 +186,7 @@ class MaclaurinFeatures(SeriesMap):
     def _transform(self, X: Array) -> Array:
         if _array.is_torch(X):
             return self._of_tensor(X)
-        return self._on_host(_without_duplicates(X) if _array.is_sparse(X) else X, _array.result_dtype(X))
+        return self._on_host(_array.without_duplicates(X) if _array.is_sparse(X) else X, _array.result_dtype(X))
 
     def _on_host(self, X: Any, dtype: Any) -> np.ndarray:
         """Tiles of rows on threads."""
@@ -211,7 +209,7 @@ class MaclaurinFeatures(SeriesMap):
 
     def _weights(self, norms: Array) -> Array:
         """m_j^{-1/2} w_j(r) of all degrees."""
-        return self._series.weights(norms, self._distinct) * constant(self._factors, norms)
+        return self._series.weights(norms, self._distinct) * _array.constant(self._factors, norms)
 
     def _fill(self, units: Any, weights: Array, signs: list[Array], Z: Array) -> None:
         """Features of unit rows of NumPy, SciPy or torch: weights of their norms, times one factor after another."""
@@ -229,7 +227,7 @@ class MaclaurinFeatures(SeriesMap):
 
         dtype = _array.result_dtype(X)
         wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-        differentiable = _wants_gradient([X])
+        differentiable = _array.wants_gradient([X])
         if X.device.type == "cpu" and not differentiable:
             view = _array.host_view(X.to(wide))
             return torch.from_numpy(self._on_host(view, view.dtype)).to(dtype)  # type: ignore[union-attr]
@@ -323,7 +321,7 @@ def _share(shares: dict[int, float], n_features: int, m: int) -> _Plan:
         counts[1] = n_features
         left -= n_features
         del rest[1]
-    counts |= _shares(rest, left)
+    counts |= share_out(rest, left)
     sizes: dict[int, float] = dict(counts)
     if linear is not None:
         sizes[1] = 1.0

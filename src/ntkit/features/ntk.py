@@ -12,11 +12,12 @@ from ntkit._validation import check_bool, check_choice, check_int, check_real, m
 from ntkit.features._base import ProgramMap
 from ntkit.features._walk import Layer, Polynomial, Random, draw_directions, emit_walk, series_law
 from ntkit.kernels.fit import LARGEST_DEGREE, relu_degree, relu_error, relu_polynomial, taylor_polynomial
+from ntkit.programs import Program
 from ntkit.sketches import OSNAP, SRHT, TensorSRHT
-from ntkit.sketches._program import Program
 from ntkit.sketches.countsketch import OSNAPOperator
 from ntkit.sketches.series import SeriesSketch
 from ntkit.sketches.srht import SRHTOperator
+from ntkit.sketches.tree import is_long, leaf_law
 
 _KINDS = ("ntk", "nngp")
 _FEW = 32  # features of rows whose kernel matrices have their eigenvalues in high degrees
@@ -104,7 +105,7 @@ class NTKPolynomialSketch(ReLUMap):
     The variance of Z(x)·Z(y) is about ‖x‖²‖y‖² (Σ' a_j)² / m', the sum over sketched degrees, m' their components; less
     for similar rows, down to 0 for equal ones. Without `normalize` it is several times that for similar rows.
     O(p' (d log d + w log w) + m log m) per row, p' ≤ p − 1 + log₂ p for each sketched degree p, w the width;
-    O(nnz(x)) instead of d log d if `fit` saw sparse rows.
+    O(nnz(x)) instead of d log d for d > 4m, where leaves are OSNAPs.
 
     References
     ----------
@@ -147,11 +148,10 @@ class NTKPolynomialSketch(ReLUMap):
         self.batch_size = batch_size
         self.random_state = random_state
 
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
+    def _draw(self, seed: np.random.SeedSequence) -> None:
         name = type(self).__name__
         depth = check_int(self.depth, "depth", name, minimum=1)
         m = check_int(self.n_components, "n_components", name, minimum=1)
-        sparse = sparse and self.n_features_in_ > m  # few features are worth no projection
         kind = check_choice(self.kind, "kind", name, _KINDS)
         if self.tol is not None:
             check_real(self.tol, "tol", name, minimum=0)
@@ -174,10 +174,9 @@ class NTKPolynomialSketch(ReLUMap):
             coefficients,
             m,
             width=self.width,
-            sparse=sparse,
             normalize=self.normalize,
             replace=self.replace,
-        )
+        ).with_leaves()
         self.degree_, self.budget_ = degree, law.budget
         self.coefficients_ = np.array([law.budget.coefficients.get(j, 0.0) for j in range(degree + 1)])
         self.fit_error_ = relu_error(kind, depth, self.coefficients_)
@@ -333,9 +332,9 @@ class NTKSketch(ReLUMap):
         self.batch_size = batch_size
         self.random_state = random_state
 
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
+    def _draw(self, seed: np.random.SeedSequence) -> None:
         sizes = self._sizes()
-        sparse = sparse and self.n_features_in_ > sizes.m  # few features are worth no projection
+        sparse = is_long(self.n_features_in_, sizes.m)
         d = size = psi = self.n_features_in_
         self._first: OSNAPOperator | SRHTOperator | None = None
         self._lift: OSNAPOperator | SRHTOperator | None = None
@@ -393,7 +392,7 @@ class NTKSketch(ReLUMap):
 
     def _input(self, d: int, size: int, *, sparse: bool) -> OSNAP | SRHT:
         """Law of a map of the rows."""
-        return OSNAP(d, size, n_nonzeros=min(4, size)) if sparse else SRHT(d, size, replace=self.replace)
+        return leaf_law(d, size, sparse=sparse, replace=self.replace)
 
     def _layer(
         self, sizes: _Sizes, size: int, psi: int, seed: np.random.SeedSequence, *, last: bool, sparse: bool
@@ -552,7 +551,7 @@ class NTKRandomFeatures(ReLUMap):
         self.batch_size = batch_size
         self.random_state = random_state
 
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
+    def _draw(self, seed: np.random.SeedSequence) -> None:
         name = type(self).__name__
         depth = check_int(self.depth, "depth", name, minimum=1)
         m = check_int(self.n_components, "n_components", name, minimum=1)
@@ -574,8 +573,8 @@ class NTKRandomFeatures(ReLUMap):
 
         size = psi = self.n_features_in_
         self._lift = None
-        if sparse and size > m and kind == "ntk":  # few features are worth no projection
-            self._lift = OSNAP(size, m, n_nonzeros=min(4, m)).sample(keyed(seed, "lift"))
+        if is_long(size, m) and kind == "ntk":
+            self._lift = leaf_law(size, m, sparse=True).sample(keyed(seed, "lift"))
             psi = m
         layers = []
         for number in range(1, depth + 1):
@@ -602,4 +601,4 @@ class NTKRandomFeatures(ReLUMap):
 def _nngp_columns(program: Program, *, mixed: bool) -> slice:
     """Columns of the last output, unless all are mixed."""
     stop = program.n_outputs
-    return slice(stop, stop) if mixed else slice(stop - program.sizes[program.outputs[-1]], stop)
+    return slice(stop, stop) if mixed else slice(stop - program.size(program.outputs[-1]), stop)

@@ -157,7 +157,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
             self._normalize(chosen if callable(self.kernel) else self.landmarks_)
         return self
 
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:  # noqa: ARG002
+    def _draw(self, seed: np.random.SeedSequence) -> None:  # noqa: ARG002
         """Make the map again from ``landmarks_`` and ``lengthscale_``; the seed has drawn the landmarks."""
         self._check_parameters()
         self._resolve()

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._batching import row_batches
 from ntkit._random import RandomState, generator, keyed
 from ntkit._validation import check_bool, check_choice, check_int, message
-from ntkit.features._series import HIGHEST_DEGREE, KernelLike, Series, SeriesMap, row_norms
+from ntkit.features._series import HIGHEST_DEGREE, KernelLike, Series, SeriesMap, SketchedSeriesMap
 from ntkit.kernels.fit import LARGEST_DEGREE
-from ntkit.sketches._agnostic import constant
-from ntkit.sketches._base import _wants_gradient, execute
-from ntkit.sketches._program import Program
-from ntkit.sketches.series import SeriesSketch, count_monomials
+from ntkit.programs import Program
+from ntkit.sketches.series import SeriesSketch
 
 _HIGH = 32  # degree from which on one T and one S take half the time of a tree or less
 _MIDDLE = 8  # the same for rows that T makes shorter
-_ELEMENTS = 2**20  # factors in double precision that are held at a time
 
 
-class DotProductSketch(SeriesMap):
+class DotProductSketch(SketchedSeriesMap, SeriesMap):
     """Features of the Gaussian kernel, the NTK and other dot-product kernels by sketches of their Taylor series.
 
     The kernels are Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j with weights of the norms:
@@ -71,7 +67,7 @@ class DotProductSketch(SeriesMap):
         How degrees are sketched. "tree": by trees of independent TensorSRHTs, up to degree 128. "power": by powers of
         one sketch of x, as Algorithm 1 of [3]_ (:class:`~ntkit.sketches.series.SeriesSketch` with `shared`), faster
         for high degrees and long rows. "auto": "power" from degree 32 on, or from 8 on for rows of more than
-        max(m'/2, 512) features, m' the power of two ≥ m, or sparse ones; the highest degree that is sketched counts.
+        max(m'/2, 512) features, m' the power of two ≥ m; the highest degree that is sketched counts.
         Without `normalize` it is "tree" up to degree 128.
     n_sampled : int from 0 to 1024
         Number N of degrees that stand for all those above p, up to q = 1024 (128 for trees; the last coefficient, if
@@ -112,7 +108,8 @@ class DotProductSketch(SeriesMap):
     ℓ = √d and m = 1024 the relative error of the Gaussian kernel matrix was 0.00004, 0.003 and 0.022, where
     :class:`RandomFourierFeatures` had 0.05, 0.06 and 0.07; this map suits rows whose norms are not large against ℓ.
     O(p' (d log d + w log w) + m log m) per row, p' ≤ p − 1 + log₂ p for each sketched degree p, w = max(m/4, 256);
-    O(nnz(x)) instead of d log d if `fit` saw sparse rows. With ``sketch="power"`` it is O(d log d + (log p + n) w log w
+    O(nnz(x)) instead of
+    d log d for d > 4m, where leaves are OSNAPs. With ``sketch="power"`` it is O(d log d + (log p + n) w log w
     + m) for n sketched degrees without gaps (n log p instead of n with gaps) and twice that w. For the NTK there is
     :class:`NTKPolynomialSketch` too, whose polynomial is not truncated but fitted, so that ‖Z(x)‖² = k(x, x), with
     lower degrees for more than 32 features.
@@ -190,7 +187,7 @@ class DotProductSketch(SeriesMap):
         masses = np.exp(logs - logs.max())
         self.weights_ = masses / masses.sum()
 
-    def _draw(self, seed: np.random.SeedSequence, *, sparse: bool) -> None:
+    def _draw(self, seed: np.random.SeedSequence) -> None:
         name = type(self).__name__
         m = check_int(self.n_components, "n_components", name, minimum=1)
         normalize = check_bool(self.normalize, "normalize", name)
@@ -200,13 +197,23 @@ class DotProductSketch(SeriesMap):
             given = self._given_degree(self._series)
             self.degree_ = min(self.degree_, self.n_sampled if given is None else given)
             self.sampled_ = self._draw_tail(generator(seed, "tail"))
-        sparse = sparse and self.n_features_in_ > m  # few features are worth no projection
-        law = SeriesSketch(self.n_features_in_, self._shares(m), m, sparse=sparse, normalize=normalize)
-        law = replace(law, width=None, shared=self._check_shared(law))
-        self.budget_ = law.budget
-        self.sketch_ = law.sample(keyed(seed, "series"))
+        law = SeriesSketch(
+            self.n_features_in_,
+            self._shares(m),
+            m,
+            normalize=normalize,
+            every_degree=self.n_sampled > 0,
+        )
+        law = replace(law, width=None, shared=self._check_shared(law)).with_leaves()
+        self.budget_, self.sketch_ = law.budget, law.sample(keyed(seed, "series"))
         self._program = self._emit()
         self._n_features_out = self._program.n_outputs
+
+    def _emit(self) -> Program:
+        return self._emit_series()
+
+    def _transform(self, X: Array) -> Array:
+        return self._transform_series(X)
 
     def _check_sampled(self) -> int:
         return check_int(self.n_sampled, "n_sampled", type(self).__name__, minimum=0, maximum=HIGHEST_DEGREE)
@@ -247,67 +254,20 @@ class DotProductSketch(SeriesMap):
         width = replace(law, width=None, shared=True).width
         assert width is not None
         top = max(law.budget.sketched, default=0)
-        return top >= _HIGH or (top >= _MIDDLE and (law.sparse or law.n_features > width))
+        return top >= _HIGH or (top >= _MIDDLE and law.n_features > width)
 
     def _shares(self, m: int) -> tuple[float, ...]:
-        """What the degrees share the components by: their weights, or their monomials if there is room for all."""
+        """What the degrees share the components by."""
         weights = self.weights_.copy()
         weights[self.degree_ + 1 :] = 0
         for j, factor in self.sampled_.items():
             weights[j] = factor * self.weights_[j]
         degrees = np.flatnonzero(weights)
-        if sum(count_monomials(self.n_features_in_, int(j), m) for j in degrees) <= m:
-            weights[degrees] = [count_monomials(self.n_features_in_, int(j), m) for j in degrees]
-        elif self.n_sampled:
-            if len(degrees) > m:
-                rule = f"at least {len(degrees)}, the number of degrees kept and drawn with n_sampled={self.n_sampled}"
-                remedy = "Raise it, or lower 'degree' or 'n_sampled'."
-                raise ValueError(message(type(self).__name__, "n_components", rule, m, remedy))
-            weights[degrees] = np.maximum(weights[degrees], weights.sum() / m)  # a component each: none is left out
+        if self.n_sampled and len(degrees) > m:
+            rule = f"at least {len(degrees)}, the number of degrees kept and drawn with n_sampled={self.n_sampled}"
+            remedy = "Raise it, or lower 'degree' or 'n_sampled'."
+            raise ValueError(message(type(self).__name__, "n_components", rule, m, remedy))
         return tuple(weights.tolist())
-
-    def _emit(self) -> Program:
-        """The sketches of all degrees of x/‖x‖, each times a factor of its own, which is a second input."""
-        n_degrees = len(self.budget_.coefficients)
-        program = Program((self.n_features_in_, n_degrees))
-        x, factors = program.load(0), program.load(1)
-        parts = self.sketch_.emit_parts(program, x, norm=program.norm(x))
-        for i, part in enumerate(parts):
-            program.output(program.scale(part, program.slice(factors, i, 1)))
-        return program
-
-    def _transform(self, X: Array) -> Array:
-        if _array.is_torch(X):
-            return self._of_tensor(X)
-        with np.errstate(over="ignore"):  # as the kernel does
-            factors: Any = self._factors_in(row_norms(X), _array.result_dtype(X))
-        if _array.is_sparse(X):
-            from scipy.sparse import csr_array
-
-            factors = csr_array(factors)
-        return execute(self._program, (X, factors), batch_size=self.batch_size)
-
-    def _of_tensor(self, X: Any) -> Any:
-        """16-bit numbers in float32, rounded at the end."""
-        import torch
-
-        dtype = _array.result_dtype(X)
-        wide = dtype if dtype in (torch.float32, torch.float64) else torch.float32
-        X = X.to(wide)
-        if _wants_gradient([X]):
-            factors = self._factors(row_norms(X, differentiable=True)).to(wide)
-        else:
-            factors = self._factors_in(row_norms(X), wide)
-        return execute(self._program, (X, factors), batch_size=self.batch_size).to(dtype)
-
-    def _factors_in(self, norms: Array, dtype: Any) -> Array:
-        """Factors in the precision of the rows; in that of the norms only those of some rows are held at a time."""
-        xp: Any = _array.namespace(norms)
-        n_degrees = len(self.budget_.coefficients)
-        factors = xp.empty((norms.shape[0], n_degrees), dtype=dtype, device=_array.device(norms))
-        for rows in row_batches(norms.shape[0], 1, batch_size=max(1, _ELEMENTS // n_degrees)):
-            factors[rows, :] = xp.astype(self._factors(norms[rows]), dtype, copy=False)
-        return factors
 
     def _factors(self, norms: Array) -> Array:
         """w_j(r), times the root of the factor of a degree drawn, over the root that the sketch has put there already.
@@ -316,16 +276,7 @@ class DotProductSketch(SeriesMap):
         """
         kept = self.budget_.coefficients
         roots = np.sqrt(np.array([a / self.sampled_.get(j, 1.0) for j, a in kept.items()]))
-        return self._series.weights(norms, np.array(list(kept))) / constant(roots, norms)
-
-    def __getstate__(self) -> dict[str, Any]:
-        state = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_program"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "_n_features_out" in state:
-            self._program = self._emit()
+        return self._series.weights(norms, np.array(list(kept))) / _array.constant(roots, norms)
 
 
 def tail_factors(counts: np.ndarray, p: np.ndarray) -> np.ndarray:

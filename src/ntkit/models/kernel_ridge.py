@@ -46,7 +46,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     features : {"nystroem", "sketch"}, transformer or None
         Features Z of the kernel: the preconditioner of "pcg" and "gradient", and what "sketch" solves with.
         "nystroem": columns of the matrix at landmarks drawn by their leverage scores. "sketch":
-        :class:`~ntkit.DotProductSketch` or :class:`~ntkit.PolynomialSketch`, which do not look at the rows. A
+        :class:`~ntkit.DotProductSketch` or :class:`~ntkit.PolynomialSketch`, which look at the norms of rows only. A
         transformer is cloned and fitted. None: no preconditioner.
     n_components : int or None
         Number of features; None: 20√n, and for iterations at most n/4.

@@ -1,10 +1,11 @@
 """Oblivious sketches: random linear maps that keep inner products.
 
 A *distribution* (sizes and law, no draws) has ``sample(rng)``, which gives an *operator* (the draws) with
-``apply(X)`` and, for small sizes, ``matrix()``. Operators compose, ``A @ B``, and add, ``direct_sum(A, B)``.
+``apply(X)``, ``apply_transpose(V)``, ``as_linear_operator()`` and, for small sizes, ``matrix()``. Operators compose,
+``A @ B``, and add, ``direct_sum(A, B)``.
 """
 
-from ntkit.sketches._base import direct_sum
+from ntkit.sketches.base import direct_sum
 from ntkit.sketches.countsketch import OSNAP, CountSketch
 from ntkit.sketches.hadamard import fwht
 from ntkit.sketches.poly import PolySketch

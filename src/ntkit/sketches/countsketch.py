@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from ntkit._random import RandomState, generator
-from ntkit.sketches._base import Distribution, ProgramOperator
-from ntkit.sketches._draws import draw_signs
-from ntkit.sketches._program import Program
+from ntkit.programs import Program
+from ntkit.sketches.base import Distribution, Operator
+from ntkit.sketches.draws import draw_signs
 
 _LARGEST = 2**30  # components: a row and its sign share 32 bits
 
@@ -62,8 +62,8 @@ class CountSketch(Distribution):
 class OSNAP(Distribution):
     """OSNAP: every feature is added, with random signs, to s coordinates, one in each of s blocks.
 
-    S has s nonzeros ±s^{-1/2} per column. Mean and variance of ⟨Sx, Sy⟩ are those of :class:`CountSketch` (if s divides
-    m; else the variance is (m/s²) Σ_b 1/m_b times as large, m_b the sizes of the blocks); the tails are lighter:
+    S has s nonzeros ±s^{-1/2} per column. ⟨Sx, Sy⟩ has the mean and variance of a :class:`CountSketch` (if s divides m;
+    else the variance is (m/s²) Σ_b 1/m_b times as large, m_b the sizes of the blocks) and lighter tails:
     m = O(ε⁻² log(1/δ)) and s = O(ε⁻¹ log(1/δ)) keep ‖x‖² within 1 ± ε [2]_, where a CountSketch needs m = O(ε⁻²/δ).
 
     Parameters
@@ -115,7 +115,7 @@ def _sample(seed: np.random.SeedSequence, n_features: int, m: int, s: int) -> OS
     return OSNAPOperator(rows=rows, signs=draw_signs(seed, size=size), n_components=m)
 
 
-class OSNAPOperator(ProgramOperator):
+class OSNAPOperator(Operator):
     """x ↦ Σ_{j,k} s^{-1/2} signs[j, k] x[j] e_{rows[j, k]}."""
 
     def __init__(self, *, rows: np.ndarray, signs: np.ndarray, n_components: int):

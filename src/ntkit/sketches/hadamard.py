@@ -9,8 +9,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._validation import check_int, message, real_array
-from ntkit.sketches._base import execute
-from ntkit.sketches._program import Program, power_of_two
+from ntkit.programs import Program, power_of_two, run
 
 
 def fwht(X: Array, *, axis: int = -1, norm: str | None = None) -> Array:
@@ -52,7 +51,7 @@ def fwht(X: Array, *, axis: int = -1, norm: str | None = None) -> Array:
     if X.shape[axis] == 0:
         raise ValueError(message("fwht", "X", f"an array with at least one entry along axis {axis}", X))
     xp = _array.namespace(X)
-    Y = execute(_program(X.shape[axis], norm), (xp.moveaxis(X, axis, -1),))
+    Y = run(_program(X.shape[axis], norm), (xp.moveaxis(X, axis, -1),))
     return xp.moveaxis(Y, -1, axis)
 
 

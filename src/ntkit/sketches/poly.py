@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeAlias
 
 import numpy as np
 
 from ntkit._random import RandomState, keyed
 from ntkit._validation import check_bool
-from ntkit.sketches._base import DegreesOperator, Distribution
-from ntkit.sketches._program import Floats, Program, power_of_two
-from ntkit.sketches.countsketch import OSNAP, OSNAPOperator
-from ntkit.sketches.srht import SRHT, SRHTOperator
-from ntkit.sketches.tensor import TensorSRHT, TensorSRHTOperator
-
-Span: TypeAlias = tuple[int, int]
-"""A node of the tree, named by the leaves start, …, stop − 1 below it."""
+from ntkit.programs import Floats, Program, power_of_two
+from ntkit.sketches.base import DegreesOperator, Distribution
+from ntkit.sketches.countsketch import OSNAP
+from ntkit.sketches.srht import SRHT
+from ntkit.sketches.tensor import TensorSRHTOperator
+from ntkit.sketches.tree import Leaf, Span, Tree, children, draw_tree, leaf_law
 
 
 @dataclass(frozen=True)
@@ -38,19 +35,19 @@ class TensorPowerLaw(Distribution):
             check_bool(getattr(self, name), name, type(self).__name__)
 
     def _first(self, size: int) -> OSNAP | SRHT:
-        """Law of the first map of x, to a given size: for sparse rows an OSNAP, else an SRHT."""
-        if self.sparse:
-            return OSNAP(self.n_features, size, n_nonzeros=min(self.n_nonzeros, size))
-        return SRHT(self.n_features, size, replace=self.replace)
+        """Law of the first map of x, to a given size."""
+        n, s = self.n_features, self.n_nonzeros
+        return leaf_law(n, size, sparse=self.sparse, n_nonzeros=s, replace=self.replace)
 
 
 @dataclass(frozen=True)
 class PolySketch(TensorPowerLaw):
     """Sketch of x₁ ⊗ … ⊗ x_p by a binary tree of independent TensorSRHTs (Figure 3 of [1]_).
 
-    Every inner node maps the tensor product of its two children by its own TensorSRHT of degree 2; a node with s
-    leaves below has ⌈s/2⌉ of them on the left, so any p ≥ 1 will do. E⟨Qx, Qy⟩ = ∏ ⟨x_i, y_i⟩. The variance grows
-    like p/m, that of a TensorSRHT of degree p like 3^p/m, of a TensorSketch like 2^p/m + 3^p/m². Lemma 1 of [1]_:
+    Every inner node maps the tensor product of its two children by its own TensorSRHT of degree 2. A node with s leaves
+    has the largest power of two below s of them on its left, so any p ≥ 1 will do. E⟨Qx, Qy⟩ = ∏ ⟨x_i, y_i⟩. The
+    variance grows like p/m, for a TensorSRHT of degree p like 3^p/m, for a TensorSketch like 2^p/m + 3^p/m². Lemma 1
+    of [1]_:
     m = O(p ε⁻² log³(1/εδ)) gives ‖Qv‖² ∈ (1 ± ε)‖v‖² with probability 1 − δ for any v ∈ ℝ^{d^p}, and
     m = O(p⁴ s_λ ε⁻² log³(n/εδ)) a spectral approximation of kernel matrices of statistical dimension s_λ.
 
@@ -101,51 +98,40 @@ class PolySketch(TensorPowerLaw):
         """Draw an operator; see :meth:`Distribution.sample`."""
         seed = self._seed(rng)
         p, m, width = self.degree, self.n_components, power_of_two(self.n_components)
-        root = (0, p)
-
-        def size(node: Span) -> int:
-            return width if self.sparse or node[1] - node[0] > 1 else self.n_features
-
-        leaves: tuple[OSNAPOperator | SRHTOperator, ...] = ()
+        leaves: tuple[Leaf, ...] = ()
         if self.sparse or p == 1:
             law = self._first(m if p == 1 else width)
             leaves = tuple(law.sample(keyed(seed, "leaf", i)) for i in range(p))
-        nodes = {}
-        for node in spans(*root):
-            if node[1] - node[0] > 1:
-                inputs = tuple(size(child) for child in children(*node))
-                tensor = TensorSRHT(inputs, m if node == root else width, replace=self.replace)
-                nodes[node] = tensor.sample(keyed(seed, "node", *node))
-        return PolySketchOperator(n_features=self.n_features, degree=p, leaves=leaves, nodes=tuple(nodes.items()))
+        roots = {p: m} if p > 1 else {}
+        tree = draw_tree(seed, roots, leaves=leaves, n_features=self.n_features, width=width, replace=self.replace)
+        return PolySketchOperator(tree, n_features=self.n_features, degree=p, n_components=m)
 
 
 class PolySketchOperator(DegreesOperator):
-    """The tree: `leaves` (none for plain ones) and `nodes`, pairs of leaves spanned and TensorSRHT."""
+    """One tree with draws of its own for every leaf and node."""
 
     lowest = 0
 
-    def __init__(
-        self,
-        *,
-        n_features: int,
-        degree: int,
-        leaves: tuple[OSNAPOperator | SRHTOperator, ...],
-        nodes: tuple[tuple[Span, TensorSRHTOperator], ...],
-    ):
-        self.leaves, self.nodes = leaves, nodes
-        self.factors = (n_features,) * degree
-        self.n_components = nodes[0][1].n_components if nodes else leaves[0].n_components
+    def __init__(self, tree: Tree, *, n_features: int, degree: int, n_components: int):
+        self.tree = tree
+        self.factors, self.n_components = (n_features,) * degree, n_components
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """Maps of the rows to the lowest nodes; none if these take the rows themselves."""
+        return self.tree.leaves
+
+    @property
+    def nodes(self) -> tuple[tuple[Span, TensorSRHTOperator], ...]:
+        """Pairs of a node, named by the leaves start, …, stop − 1 below it, and its TensorSRHT."""
+        return (*self.tree.nodes, *(((0, p), root) for p, root in self.tree.roots))
 
     def emit(self, program: Program, *values: int) -> int:
         """Append the map."""
-        nodes = dict(self.nodes)
+        return self.tree.emit(program, self.degree, lambda i: self._leaf(program, i, values[i]))
 
-        def value(start: int, stop: int) -> int:
-            if stop - start == 1:
-                return self.leaves[start].emit(program, values[start]) if self.leaves else values[start]
-            return nodes[start, stop].emit(program, *(value(*child) for child in children(start, stop)))
-
-        return value(0, self.degree)
+    def _leaf(self, program: Program, i: int, value: int) -> int:
+        return self.leaves[i].emit(program, value) if self.leaves else value
 
     def emit_degrees(self, program: Program, value: int, degrees: Sequence[int]) -> list[int]:
         """Append the sketches of value^{⊗j} ⊗ e₁^{⊗(p−j)}.
@@ -168,7 +154,7 @@ class PolySketchOperator(DegreesOperator):
         def state(start: int, stop: int, j: int) -> int:
             """Value of a node with j ≥ 1 leading leaves x, the others e₁."""
             if stop - start == 1:
-                return self.leaves[start].emit(program, value) if self.leaves else value
+                return self._leaf(program, start, value)
             left, right = children(start, stop)
             n_left = left[1] - left[0]
             node = nodes[start, stop]
@@ -178,17 +164,3 @@ class PolySketchOperator(DegreesOperator):
 
         whole = (0, self.degree)
         return [state(*whole, j) if j else program.constant(constant(*whole)) for j in degrees]
-
-
-def children(start: int, stop: int) -> tuple[Span, Span]:
-    """The two halves of a node, the left one not the smaller."""
-    middle = start + (stop - start + 1) // 2
-    return (start, middle), (middle, stop)
-
-
-def spans(start: int, stop: int) -> list[Span]:
-    """All nodes of the tree over leaves start, …, stop − 1, the root first."""
-    if stop - start == 1:
-        return [(start, stop)]
-    left, right = children(start, stop)
-    return [(start, stop), *spans(*left), *spans(*right)]

@@ -6,19 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ntkit._random import RandomState, keyed
-from ntkit.sketches._base import DegreesOperator
-from ntkit.sketches._program import Program
-from ntkit.sketches.countsketch import OSNAPOperator
+from ntkit.programs import Program
+from ntkit.sketches.base import DegreesOperator
 from ntkit.sketches.poly import TensorPowerLaw
-from ntkit.sketches.srht import SRHTOperator
 from ntkit.sketches.tensor import TensorSRHT, TensorSRHTOperator
+from ntkit.sketches.tree import Leaf, emit_tree
 
 
 @dataclass(frozen=True)
 class PowerSketch(TensorPowerLaw):
     """Sketch of x^{⊗p} with limited randomness: one T, one S, repeated squaring (Algorithm 1 of [1]_).
 
-    w₀ = T x,  w_{i+1} = S(w_i ⊗ w_i);  for the binary digits i₁ < i₂ < … of p:  z = w_{i₁}, then z ← S(z ⊗ w_i).
+    w₀ = T x,  w_{i+1} = S(w_i ⊗ w_i);  for the binary digits i₁ < i₂ < … of p:  z = w_{i₁}, then z ← S(w_i ⊗ z).
     T is an SRHT (an OSNAP for sparse rows), S a TensorSRHT of degree 2.
 
     With m = Õ(ε⁻² n p²) the Gram matrix of any n rows is within 1 ± ε of ⟨x, y⟩^p (Theorem 5.1 of [1]_). The squares
@@ -82,40 +81,17 @@ class PowerSketchOperator(DegreesOperator):
 
     lowest = 1
 
-    def __init__(self, *, first: SRHTOperator | OSNAPOperator, square: TensorSRHTOperator, degree: int):
+    def __init__(self, *, first: Leaf, square: TensorSRHTOperator, degree: int):
         self.first, self.square = first, square
         self.factors, self.n_components = first.factors * degree, first.n_components
 
     def emit(self, program: Program, *values: int) -> int:
         """Append the map; any number of factors will do."""
-        if len(set(values)) == 1:
-            return self._squares(program, values[0], len(values))
-        p, used, z = len(values), 0, -1
-        for size in (1 << i for i in range(p.bit_length()) if p >> i & 1):
-            w = self._tree(program, values[used : used + size])
-            z = self.square.emit(program, z, w) if used else w
-            used += size
-        return z
-
-    def _squares(self, program: Program, value: int, p: int) -> int:
-        """Algorithm 1: the digits of p from the lowest, the squares on the way."""
-        w = self.first.emit(program, value)
-        z = None
-        while p:
-            if p & 1:
-                z = w if z is None else self.square.emit(program, z, w)
-            p >>= 1
-            if p:
-                w = self.square.emit(program, w, w)
-        assert z is not None
-        return z
-
-    def _tree(self, program: Program, values: Sequence[int]) -> int:
-        """The same of 2^i vectors that may differ: what is a square there is a node here."""
-        if len(values) == 1:
-            return self.first.emit(program, values[0])
-        half = len(values) // 2
-        return self.square.emit(program, self._tree(program, values[:half]), self._tree(program, values[half:]))
+        leaves = {value: self.first.emit(program, value) for value in dict.fromkeys(values)}
+        shared = len(leaves) == 1  # equal leaves make equal nodes
+        return emit_tree(
+            program, len(values), lambda i: leaves[values[i]], lambda _: self.square, known={}, shared=shared
+        )
 
     def emit_degrees(self, program: Program, value: int, degrees: Sequence[int]) -> list[int]:
         """Append the sketches of value^{⊗j}, which share their squares."""

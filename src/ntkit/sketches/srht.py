@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from ntkit._random import RandomState
 from ntkit._validation import check_bool
-from ntkit.sketches._base import Distribution, ProgramOperator
-from ntkit.sketches._draws import draw_rows, draw_signs
-from ntkit.sketches._program import Floats, Program, power_of_two
+from ntkit.programs import Program, power_of_two
+from ntkit.sketches.base import Distribution, Operator
+from ntkit.sketches.draws import draw_rows, draw_signs
 
 
 @dataclass(frozen=True)
@@ -72,23 +71,15 @@ class SRHT(Distribution):
         )
 
 
-class SRHTOperator(ProgramOperator):
+class SRHTOperator(Operator):
     """x ↦ m^{-1/2} (H (signs ⊙ x))[rows]."""
 
     def __init__(self, *, signs: np.ndarray, rows: np.ndarray):
         self.signs, self.rows = signs, rows
         self.factors, self.n_components = (len(signs),), len(rows)
 
-    @cached_property
-    def _diagonal(self) -> Floats:
-        return self.signs.astype(np.float64)
-
-    @cached_property
-    def _weights(self) -> Floats:
-        return np.full(len(self.rows), len(self.rows) ** -0.5)
-
-    def emit(self, program: Program, *values: int, factor: float = 1.0) -> int:
-        """Append the map, times a factor."""
+    def emit(self, program: Program, *values: int) -> int:
+        """Append the map."""
         (value,) = values
-        weights = self._weights if factor == 1.0 else factor * self._weights
-        return program.gather(program.hadamard(value, self._diagonal), self.rows, weights)
+        transform = program.hadamard(value, self.signs.astype(np.float64))
+        return program.gather(transform, self.rows, self.n_components**-0.5)

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ntkit import _array
-from ntkit._array import Array
-from ntkit._batching import row_batches
 from ntkit._random import RandomState, keyed
 from ntkit._validation import check_bool, check_int, message
-from ntkit.sketches._agnostic import hadamard
-from ntkit.sketches._base import Distribution, Operator, ProgramOperator, check_rows, execute
-from ntkit.sketches._draws import draw_rows, draw_signs
-from ntkit.sketches._program import Floats, Ints, Program, power_of_two
+from ntkit.programs import Floats, Program, array_api, power_of_two
+from ntkit.sketches.base import Distribution, Operator
 from ntkit.sketches.countsketch import CountSketch, OSNAPOperator
+from ntkit.sketches.draws import draw_rows, draw_signs
 
 
 class TensorLaw(Distribution):
@@ -38,6 +34,11 @@ class TensorLaw(Distribution):
         sizes = tuple(check_int(size, "n_features", type(self).__name__, minimum=1) for size in sizes)
         object.__setattr__(self, "n_features", sizes if several else sizes[0])
         return sizes
+
+    def _key(self) -> Iterator[int]:
+        yield from self._check_factors()
+        yield self.n_components
+        yield int(getattr(self, "replace", False))
 
 
 @dataclass(frozen=True)
@@ -110,41 +111,29 @@ class TensorSRHT(TensorLaw):
         )
 
 
-class TensorSRHTOperator(ProgramOperator):
+class TensorSRHTOperator(Operator):
     """(x_1, …, x_p) ↦ m^{-1/2} ∏ᵢ (H (signs[i] ⊙ x_i))[rows[i]]."""
 
     def __init__(self, *, signs: tuple[np.ndarray, ...], rows: tuple[np.ndarray, ...]):
         self.signs, self.rows = signs, rows
         self.factors, self.n_components = tuple(len(s) for s in signs), len(rows[0])
 
-    @cached_property
-    def _diagonals(self) -> tuple[Floats, ...]:
-        return tuple(s.astype(np.float64) for s in self.signs)
-
-    @cached_property
-    def _weights(self) -> Floats:
-        return np.full(self.n_components, self.n_components**-0.5)
-
-    @cached_property
-    def _in_order(self) -> Ints:
-        return np.arange(self.n_components, dtype=np.int32)
-
-    def emit(self, program: Program, *values: int, factor: float = 1.0) -> int:
-        """Append the map, times a factor."""
-        transforms = [program.hadamard(v, d) for v, d in zip(values, self._diagonals, strict=True)]
+    def emit(self, program: Program, *values: int) -> int:
+        """Append the map."""
+        scale = self.n_components**-0.5
+        transforms = [program.hadamard(v, s.astype(np.float64)) for v, s in zip(values, self.signs, strict=True)]
         if self.degree == 1:
-            weights = self._weights if factor == 1.0 else factor * self._weights
-            return program.gather(transforms[0], self.rows[0], weights)
-        a, b = transforms[:2]
-        value = program.product(a, self.rows[0], b, self.rows[1], factor * self.n_components**-0.5)
+            return program.gather(transforms[0], self.rows[0], scale)
+        value = program.product(transforms[0], self.rows[0], transforms[1], self.rows[1], scale)
+        in_order = np.arange(self.n_components, dtype=np.int32)
         for transform, rows in zip(transforms[2:], self.rows[2:], strict=True):
-            value = program.product(value, self._in_order, transform, rows, 1.0)
+            value = program.product(value, in_order, transform, rows, 1.0)
         return value
 
     def emit_with(self, program: Program, value: int, vector: Floats) -> int:
         """Append the map of value ⊗ vector, for degree 2 and a vector that is the same for all rows."""
-        weights = self.n_components**-0.5 * hadamard(vector * self._diagonals[1])[self.rows[1]]
-        return program.gather(program.hadamard(value, self._diagonals[0]), self.rows[0], weights)
+        weights = self.n_components**-0.5 * array_api.hadamard(vector * self.signs[1])[self.rows[1]]
+        return program.gather(program.hadamard(value, self.signs[0].astype(np.float64)), self.rows[0], weights)
 
 
 @dataclass(frozen=True)
@@ -213,55 +202,7 @@ class TensorSketchOperator(Operator):
         self.factors = tuple(count.factors[0] for count in counts)
         self.n_components = counts[0].n_components
 
-    def apply(self, *X: Array) -> Array:
-        """Map rows; see :meth:`Operator.apply`."""
-        X = check_rows(X, self.factors, "TensorSketch.apply")
-        return self.run(self._power if len(X) == 1 else self._tensor, X)
-
-    def program(self, n_inputs: int = 1, **load: Any) -> Program:
-        """The p CountSketches of one input (`load` as in :meth:`Program.load`) or of p."""
-        program = Program(self.factors if n_inputs > 1 else (self.factors[0] - ("constant" in load),))
-        for i, count in enumerate(self.counts):
-            program.output(count.emit(program, program.load(i if n_inputs > 1 else 0, **load)))
-        return program
-
-    def run(self, program: Program, X: tuple[Array, ...], batch_size: int | None = None) -> Array:
-        """Convolve the outputs of a program of this operator, in row batches."""
-        first = X[0]
-        if first.ndim == 1:
-            return self.run(program, tuple(x.reshape(1, -1) for x in X), batch_size)[0, :]
-        if 0 in first.shape[:-1]:
-            return execute(program, X)[..., : self.n_components]
-        item = 8 * 4 * self.degree * self.n_components
-        rows = row_batches(first.shape[0], item, batch_size=batch_size, like=None if _array.is_sparse(first) else first)
-        parts = [self._convolved(execute(program, tuple(x[b, ...] for x in X))) for b in rows]
-        return parts[0] if len(parts) == 1 else _array.namespace(parts[0]).concat(parts, axis=0)
-
-    def _convolved(self, counts: Array) -> Array:
-        xp: Any = _array.namespace(counts)
-        counts = xp.reshape(counts, (*counts.shape[:-1], self.degree, self.n_components))
-        if self.degree == 1:
-            return counts[..., 0, :]
-        fft: Any = _fft_module(counts)
-        half = getattr(counts.dtype, "itemsize", 8) < 4
-        wide = counts if not half else xp.astype(counts, xp.float32)  # there is no FFT of halves
-        product = xp.prod(fft.rfft(wide), axis=-2)
-        return xp.astype(fft.irfft(product, n=self.n_components), counts.dtype, copy=False)
-
-    @cached_property
-    def _power(self) -> Program:
-        return self.program()
-
-    @cached_property
-    def _tensor(self) -> Program:
-        return self.program(self.degree)
-
-    __getstate__ = ProgramOperator.__getstate__
-
-
-def _fft_module(x: Array) -> Any:
-    if _array.is_numpy(x):
-        import scipy.fft
-
-        return scipy.fft  # float32 stays float32, unlike in numpy.fft of older versions
-    return _array.namespace(x).fft
+    def emit(self, program: Program, *values: int) -> int:
+        """Append the CountSketches and their convolution."""
+        parts = [count.emit(program, value) for count, value in zip(self.counts, values, strict=True)]
+        return parts[0] if len(parts) == 1 else program.convolve(parts)

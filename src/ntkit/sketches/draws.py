@@ -1,4 +1,4 @@
-"""The draws of all sketches: signs and rows, by NumPy, from keyed seeds."""
+"""The draws of all sketches, signs and rows, by NumPy from keyed seeds."""
 
 from __future__ import annotations
 

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
 LINE = 64  # bytes of a vector
-compiled = numba.njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
 _INDEX = ir.IntType(32)
 
 
@@ -36,7 +34,7 @@ def aligned(n_vectors: int, dtype: Any) -> np.ndarray:
     return raw[start : start + n_vectors * width].reshape(n_vectors, width)
 
 
-class _Emitter:
+class _VectorBuilder:
     """Writes vector instructions for one array type."""
 
     def __init__(self, context, builder, array_type, array):
@@ -87,7 +85,7 @@ def _butterflies(builder, values):
 
 
 def _transposed(emitter, values):
-    """W vectors as the rows of a matrix; those of its transpose: blocks of 1, 2, 4, … swap across the diagonal."""
+    """Transpose W vectors, the rows of a matrix: blocks of 1, 2, 4, … swap across the diagonal."""
     width = len(values)
     s = 1
     while s < width:
@@ -108,7 +106,7 @@ def butterflies(typing, scratch, source, target, stride, radix):
 
     def emit(context, builder, _, arguments):
         array, source, target, stride, _ = arguments
-        v = _Emitter(context, builder, scratch, array)
+        v = _VectorBuilder(context, builder, scratch, array)
         values = [v.load(v.at(source, stride, k)) for k in range(count)]
         for k, value in enumerate(_butterflies(builder, values)):
             v.store(value, v.at(target, stride, k))
@@ -119,12 +117,12 @@ def butterflies(typing, scratch, source, target, stride, radix):
 
 @intrinsic(prefer_literal=True)
 def weighted_butterflies(typing, scratch, source, diagonal, first, target, stride, radix):
-    """The same of vectors first multiplied by diagonal[first], diagonal[first + stride], …."""
+    """As :func:`butterflies`, of vectors first multiplied by diagonal[first], diagonal[first + stride], …."""
     count = radix.literal_value
 
     def emit(context, builder, _, arguments):
         array, source, weights, first, target, stride, _ = arguments
-        v = _Emitter(context, builder, scratch, array)
+        v = _VectorBuilder(context, builder, scratch, array)
         weights = context.make_array(diagonal)(context, builder, weights).data
         values = []
         for k in range(count):
@@ -139,100 +137,64 @@ def weighted_butterflies(typing, scratch, source, diagonal, first, target, strid
     return signature, emit
 
 
+def _vectorized(formula):
+    """Intrinsic f(scratch, target, source, weight): scratch[target] = formula(scratch[source], weight).
+
+    `formula` gets the builder, the two vectors, and a function that loads scratch[target].
+    """
+
+    @intrinsic
+    def operation(typing, scratch, target, source, weight):
+        def emit(context, builder, _, arguments):
+            array, target, source, weight = arguments
+            v = _VectorBuilder(context, builder, scratch, array)
+            result = formula(builder, v.load(v.at(source)), v.splat(weight), lambda: v.load(v.at(target)))
+            v.store(result, v.at(target))
+            return context.get_dummy_value()
+
+        return types.void(scratch, types.intp, types.intp, scratch.dtype), emit
+
+    return operation
+
+
+def _rectified(builder, x, weight, _):
+    zero = ir.Constant(x.type, None)
+    return builder.fmul(builder.select(builder.fcmp_unordered(">", x, zero), x, zero), weight)  # NaN stays NaN
+
+
+def _stepped(builder, x, weight, _):
+    zero = ir.Constant(x.type, None)
+    return builder.select(builder.fcmp_ordered(">", x, zero), weight, zero)
+
+
+copy = _vectorized(lambda builder, x, weight, _: builder.fmul(x, weight))
+accumulate = _vectorized(lambda builder, x, weight, old: builder.fadd(old(), builder.fmul(x, weight)))
+rectify = _vectorized(_rectified)
+step_at = _vectorized(_stepped)
+
+
 @intrinsic
 def multiply(typing, scratch, target, a, b, weight):
-    """scratch[target] = weight · scratch[a] · scratch[b]."""
+    """scratch[target] = scratch[a] · (weight · scratch[b])."""
 
     def emit(context, builder, _, arguments):
         array, target, a, b, weight = arguments
-        v = _Emitter(context, builder, scratch, array)
-        product = builder.fmul(v.load(v.at(a)), v.load(v.at(b)))
-        v.store(builder.fmul(product, v.splat(weight)), v.at(target))
+        v = _VectorBuilder(context, builder, scratch, array)
+        factor = builder.fmul(v.load(v.at(b)), v.splat(weight))
+        v.store(builder.fmul(v.load(v.at(a)), factor), v.at(target))
         return context.get_dummy_value()
 
     return types.void(scratch, types.intp, types.intp, types.intp, scratch.dtype), emit
-
-
-@intrinsic
-def copy(typing, scratch, target, source, weight):
-    """scratch[target] = weight · scratch[source]."""
-
-    def emit(context, builder, _, arguments):
-        array, target, source, weight = arguments
-        v = _Emitter(context, builder, scratch, array)
-        v.store(builder.fmul(v.load(v.at(source)), v.splat(weight)), v.at(target))
-        return context.get_dummy_value()
-
-    return types.void(scratch, types.intp, types.intp, scratch.dtype), emit
-
-
-@intrinsic
-def accumulate(typing, scratch, target, source, weight):
-    """scratch[target] += weight · scratch[source]."""
-
-    def emit(context, builder, _, arguments):
-        array, target, source, weight = arguments
-        v = _Emitter(context, builder, scratch, array)
-        term = builder.fmul(v.load(v.at(source)), v.splat(weight))
-        v.store(builder.fadd(v.load(v.at(target)), term), v.at(target))
-        return context.get_dummy_value()
-
-    return types.void(scratch, types.intp, types.intp, scratch.dtype), emit
-
-
-@intrinsic
-def rescale(typing, scratch, target, source, by, weight):
-    """scratch[target] = weight · scratch[source] · scratch[by]."""
-
-    def emit(context, builder, _, arguments):
-        array, target, source, by, weight = arguments
-        v = _Emitter(context, builder, scratch, array)
-        factor = builder.fmul(v.load(v.at(by)), v.splat(weight))
-        v.store(builder.fmul(v.load(v.at(source)), factor), v.at(target))
-        return context.get_dummy_value()
-
-    return types.void(scratch, types.intp, types.intp, types.intp, scratch.dtype), emit
-
-
-@intrinsic
-def rectify(typing, scratch, target, source, weight):
-    """scratch[target] = weight · max(scratch[source], 0); not a number stays what it is."""
-
-    def emit(context, builder, _, arguments):
-        array, target, source, weight = arguments
-        v = _Emitter(context, builder, scratch, array)
-        x = v.load(v.at(source))
-        zero = ir.Constant(v.vector, None)
-        positive = builder.select(builder.fcmp_unordered(">", x, zero), x, zero)
-        v.store(builder.fmul(positive, v.splat(weight)), v.at(target))
-        return context.get_dummy_value()
-
-    return types.void(scratch, types.intp, types.intp, scratch.dtype), emit
-
-
-@intrinsic
-def step_at(typing, scratch, target, source, weight):
-    """scratch[target] = weight where scratch[source] > 0, else 0."""
-
-    def emit(context, builder, _, arguments):
-        array, target, source, weight = arguments
-        v = _Emitter(context, builder, scratch, array)
-        zero = ir.Constant(v.vector, None)
-        positive = builder.fcmp_ordered(">", v.load(v.at(source)), zero)
-        v.store(builder.select(positive, v.splat(weight), zero), v.at(target))
-        return context.get_dummy_value()
-
-    return types.void(scratch, types.intp, types.intp, scratch.dtype), emit
 
 
 @intrinsic(prefer_literal=True)
 def largest(typing, scratch, target, source, count):
-    """scratch[target] = the largest of it and the absolute values of `count` vectors from `source` on."""
+    """scratch[target] = max(scratch[target], |scratch[source + k]|) over `count` vectors."""
     number = count.literal_value
 
     def emit(context, builder, _, arguments):
         array, target, source, _ = arguments
-        v = _Emitter(context, builder, scratch, array)
+        v = _VectorBuilder(context, builder, scratch, array)
         one, zero = ir.Constant(source.type, 1), ir.Constant(v.vector, None)
         values = [v.load(v.at(source, one, k)) for k in range(number)]
         found = [v.load(v.at(target)), *values, *(builder.fsub(zero, value) for value in values)]
@@ -252,12 +214,12 @@ def add_squares(typing, scratch, target, source, by, count):
 
     def emit(context, builder, _, arguments):
         array, target, source, by, _ = arguments
-        v = _Emitter(context, builder, scratch, array)
+        v = _VectorBuilder(context, builder, scratch, array)
         one = ir.Constant(source.type, 1)
         factor = v.load(v.at(by))
         terms = [builder.fmul(v.load(v.at(source, one, k)), factor) for k in range(number)]
         terms = [builder.fmul(term, term) for term in terms]
-        while len(terms) > 1:  # a tree: sums that wait for each other would take most of the time
+        while len(terms) > 1:  # a tree: a chain of dependent sums would take most of the time
             terms.append(builder.fadd(terms.pop(0), terms.pop(0)))
         v.store(builder.fadd(v.load(v.at(target)), terms[0]), v.at(target))
         return context.get_dummy_value()
@@ -267,12 +229,12 @@ def add_squares(typing, scratch, target, source, by, count):
 
 @intrinsic
 def load_tile(typing, rows, start, stride, scratch, target, weight):
-    """Transpose W × W numbers of the flat array `rows`, row k from start + k · stride on, into W vectors."""
+    """Transpose W × W numbers of the flat array `rows`, whose row k begins at start + k · stride, into W vectors."""
 
     def emit(context, builder, _, arguments):
         source, start, stride, array, target, weight = arguments
-        r = _Emitter(context, builder, rows, source)
-        v = _Emitter(context, builder, scratch, array)
+        r = _VectorBuilder(context, builder, rows, source)
+        v = _VectorBuilder(context, builder, scratch, array)
         offsets = [builder.add(start, builder.mul(stride, ir.Constant(stride.type, k))) for k in range(v.width)]
         weight = v.splat(weight)
         values = [builder.fmul(r.load(offset), weight) for offset in offsets]
@@ -286,14 +248,14 @@ def load_tile(typing, rows, start, stride, scratch, target, weight):
 
 @intrinsic
 def store_tile(typing, scratch, source, rows, start, stride):
-    """Transpose W vectors into W × W numbers of the flat array `rows`, row k from start + k · stride on."""
+    """Transpose W vectors into W × W numbers of the flat array `rows`, whose row k begins at start + k · stride."""
 
     def emit(context, builder, _, arguments):
         array, source, target, start, stride = arguments
-        v = _Emitter(context, builder, scratch, array)
+        v = _VectorBuilder(context, builder, scratch, array)
         one = ir.Constant(source.type, 1)
         values = [v.load(v.at(source, one, k)) for k in range(v.width)]
-        _store_transposed(v, values, _Emitter(context, builder, rows, target), start, stride)
+        _store_transposed(v, values, _VectorBuilder(context, builder, rows, target), start, stride)
         return context.get_dummy_value()
 
     return types.void(scratch, types.intp, rows, types.intp, types.intp), emit
@@ -301,17 +263,17 @@ def store_tile(typing, scratch, source, rows, start, stride):
 
 @intrinsic
 def gather_tile(typing, scratch, source, index, first, weights, w, rows, start, stride):
-    """The same of vectors source + index[first + k], each times weights[w + k], without a stop in memory."""
+    """As :func:`store_tile`, for the vectors source + index[first + k] times weights[w + k], kept in registers."""
 
     def emit(context, builder, _, arguments):
         array, source, chosen, first, factors, w, target, start, stride = arguments
-        v = _Emitter(context, builder, scratch, array)
+        v = _VectorBuilder(context, builder, scratch, array)
         numbers = context.make_array(weights)(context, builder, factors).data
         values = []
         for k, place in enumerate(_chosen(context, builder, index, chosen, first, v.width)):
             weight = builder.load(builder.gep(numbers, [builder.add(w, ir.Constant(w.type, k))]))
             values.append(builder.fmul(v.load(v.at(builder.add(source, place))), v.splat(weight)))
-        _store_transposed(v, values, _Emitter(context, builder, rows, target), start, stride)
+        _store_transposed(v, values, _VectorBuilder(context, builder, rows, target), start, stride)
         return context.get_dummy_value()
 
     n = types.intp
@@ -320,11 +282,11 @@ def gather_tile(typing, scratch, source, index, first, weights, w, rows, start, 
 
 @intrinsic
 def multiply_tile(typing, scratch, a, b, index, a_first, b_first, weight, rows, start, stride):
-    """The same of the products weight · (vector a + index[a_first + k]) · (vector b + index[b_first + k])."""
+    """As :func:`store_tile`, for weight · (vector a + index[a_first + k]) · (vector b + index[b_first + k])."""
 
     def emit(context, builder, _, arguments):
         array, a, b, chosen, a_first, b_first, weight, target, start, stride = arguments
-        v = _Emitter(context, builder, scratch, array)
+        v = _VectorBuilder(context, builder, scratch, array)
         weight = v.splat(weight)
         a_rows = _chosen(context, builder, index, chosen, a_first, v.width)
         b_rows = _chosen(context, builder, index, chosen, b_first, v.width)
@@ -332,7 +294,7 @@ def multiply_tile(typing, scratch, a, b, index, a_first, b_first, weight, rows, 
         for i, j in zip(a_rows, b_rows, strict=True):
             product = builder.fmul(v.load(v.at(builder.add(a, i))), v.load(v.at(builder.add(b, j))))
             values.append(builder.fmul(product, weight))
-        _store_transposed(v, values, _Emitter(context, builder, rows, target), start, stride)
+        _store_transposed(v, values, _VectorBuilder(context, builder, rows, target), start, stride)
         return context.get_dummy_value()
 
     n = types.intp

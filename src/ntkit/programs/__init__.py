@@ -1,0 +1,15 @@
+"""Straight-line programs on rows: one description of a map, several ways to run it.
+
+A map appends its steps to a :class:`Program`; :func:`run` chooses a back end: :mod:`ntkit.programs.array_api` (the
+legible one, for any array library and for gradients), :mod:`ntkit.programs.host` (compiled, for host memory) or
+:mod:`ntkit.programs.cuda` (Triton). Compositions and trees of maps are fused without any code of their own.
+"""
+
+from ntkit.programs import array_api, steps
+from ntkit.programs.analysis import peak_live
+from ntkit.programs.passes import transpose
+from ntkit.programs.program import Program
+from ntkit.programs.runner import run
+from ntkit.programs.steps import Floats, power_of_two
+
+__all__ = ["Floats", "Program", "array_api", "peak_live", "power_of_two", "run", "steps", "transpose"]

@@ -1,0 +1,5 @@
+"""Programs on CUDA tensors, by Triton kernels and torch."""
+
+from ntkit.programs.cuda.runner import run
+
+__all__ = ["run"]

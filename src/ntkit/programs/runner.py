@@ -1,0 +1,103 @@
+"""The way into a program: where it runs, in which precision, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._batching import row_batches
+from ntkit._validation import check_int
+from ntkit.programs import array_api
+from ntkit.programs.program import Program
+from ntkit.programs.steps import DivideByNorm, EuclideanNorm
+
+
+def run(program: Program, inputs: Sequence[Array], *, batch_size: int | None = None) -> Array:
+    """Run a program on arrays of shape (…, d_i).
+
+    Rows in host memory (NumPy, CPU tensors, SciPy sparse) go through compiled code, CUDA tensors through Triton
+    kernels, and all others, like tensors that torch is to differentiate, through array-API code.
+
+    Parameters
+    ----------
+    program : Program
+    inputs : sequence of arrays
+        One for each input of the program, of one library, with equal leading axes. They are brought to one floating
+        dtype, which the result has too; 16-bit numbers are computed in float32 where there is no faster way.
+    batch_size : int, optional
+        Most rows to hold intermediate results of; by default as many as the working-memory budget holds.
+
+    Returns
+    -------
+    array of shape (…, n_outputs)
+        The outputs side by side, in the library and on the device of the inputs.
+    """
+    _check(program, inputs, batch_size)
+    first = inputs[0]
+    leading, dtype = tuple(first.shape[:-1]), _array.result_dtype(*inputs)
+    if _array.is_sparse(first):
+        rows = [x.reshape(-1, x.shape[-1]).tocsr() for x in inputs]
+        if any(isinstance(step, EuclideanNorm | DivideByNorm) for step in program.steps):
+            rows = [_array.without_duplicates(x) for x in rows]
+        return _run_on_host(program, rows, dtype, batch_size).reshape(*leading, program.n_outputs)
+    xp: Any = _array.namespace(*inputs)
+    flat = [xp.reshape(x, (-1, x.shape[-1])) for x in inputs]
+    return xp.reshape(_run_rows(program, flat, dtype, batch_size), (*leading, program.n_outputs))
+
+
+def _check(program: Program, inputs: Sequence[Array], batch_size: int | None) -> None:
+    """Raise unless the inputs fit the program: compiled code would read beyond them."""
+    if batch_size is not None:
+        check_int(batch_size, "batch_size", "run", minimum=1)
+    shapes = [tuple(x.shape) for x in inputs]
+    expected = [(*shapes[0][:-1], d) for d in program.n_features]
+    if shapes != expected:
+        raise ValueError(f"The inputs of this program must have the shapes {expected}. Got {shapes}.")
+
+
+def _run_rows(program: Program, inputs: list[Array], dtype: Any, batch_size: int | None) -> Array:
+    """Place the rows, run, and round to `dtype`."""
+    first = inputs[0]
+    xp: Any = _array.namespace(first)
+    differentiable = _array.wants_gradient(inputs)
+    if _array.has_triton(first) and not differentiable:
+        from ntkit.programs import cuda
+
+        return cuda.run(program, [x.detach().to(dtype) for x in inputs], batch_size)
+    if dtype in (xp.float32, xp.float64):
+        return _run_wide(program, inputs, dtype, batch_size, differentiable=differentiable)
+    # 16-bit numbers are computed in float32, some rows at a time, and rounded.
+    bytes_per_row = 4 * (sum(program.n_features) + program.n_outputs)
+    batches = list(row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first))
+    if differentiable or len(batches) <= 1:
+        return xp.astype(_run_wide(program, inputs, xp.float32, batch_size, differentiable=differentiable), dtype)
+    out = xp.empty((first.shape[0], program.n_outputs), dtype=dtype, device=_array.device(first))
+    for rows in batches:
+        out[rows, :] = _run_wide(program, [x[rows, :] for x in inputs], xp.float32, batch_size, differentiable=False)
+    return out
+
+
+def _run_wide(
+    program: Program, inputs: list[Array], dtype: Any, batch_size: int | None, *, differentiable: bool
+) -> Array:
+    """Run in float32 or float64, on the host if the rows are there."""
+    xp: Any = _array.namespace(inputs[0])
+    views = [None if differentiable else _array.host_view(x) for x in inputs]
+    # What NumPy can read stays as it is and is converted tile by tile.
+    pairs = zip(inputs, views, strict=True)
+    inputs = [xp.astype(x, dtype, copy=False) if view is None else x for x, view in pairs]
+    views = [None if differentiable else _array.host_view(x) for x in inputs]
+    if any(view is None for view in views):
+        return array_api.run(program, inputs, batch_size=batch_size)
+    on_host = np.float64 if dtype == xp.float64 else np.float32
+    return _array.like(_run_on_host(program, views, on_host, batch_size), inputs[0])
+
+
+def _run_on_host(program: Program, inputs: Sequence[Any], dtype: Any, batch_size: int | None) -> np.ndarray:
+    from ntkit.programs import host  # numba is imported on first use
+
+    return host.run(program, inputs, dtype, batch_size)
