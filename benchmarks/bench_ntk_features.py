@@ -375,7 +375,7 @@ def case_map(case, m, seed=0):
 
 def speed(rounds, only="", m=4096):
     from ntkit.kernels import ntk
-    from ntkit.sketches._program import Dense
+    from ntkit.programs.steps import MatrixProduct
 
     found = []
     for data, n in (("protein", None), ("mnist", 10000)):
@@ -388,7 +388,7 @@ def speed(rounds, only="", m=4096):
             mapping = case_map(case, m).fit(X)
             products = []
             for step in mapping._program.steps if hasattr(mapping, "_program") else ():
-                if isinstance(step, Dense):
+                if isinstance(step, MatrixProduct):
                     A = np.ones((len(X), step.matrix.shape[1]), "float32")
                     products.append(
                         (A, np.ascontiguousarray(step.matrix.T), np.empty((len(X), len(step.matrix)), "float32"))
@@ -467,9 +467,9 @@ def device(rounds, n=100_000, d=784, m=8192):
             before = torch.cuda.memory_allocated()
             seconds = device_medians({"transform": lambda f=mapping: f.transform(X)}, rounds)["transform"]
             peak_gib = (torch.cuda.max_memory_allocated() - before) / 2**30
-            from ntkit.sketches._program import Dense
+            from ntkit.programs.steps import MatrixProduct
 
-            flops = 2 * n * sum(s.matrix.size for s in mapping._program.steps if isinstance(s, Dense))
+            flops = 2 * n * sum(s.matrix.size for s in mapping._program.steps if isinstance(s, MatrixProduct))
             traffic = 4 * n * (d + m)
             row = {
                 "map": name,
