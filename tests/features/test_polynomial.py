@@ -127,12 +127,32 @@ def test_degrees_are_exact_where_their_monomials_fit(rng):
 
 
 @pytest.mark.parametrize("method", ["tree", "power"])
-def test_norms_are_exact_over_the_degrees_kept(method, rng):
+def test_norms_are_exact(method, rng):
+    """Also of rows much longer than those of `fit`, for which degrees were dropped, in both precisions."""
     X = rng.standard_normal((20, 40)) / 6
-    fitted = PolynomialSketch(degree=6, coef0=0.5, n_components=300, method=method, random_state=0).fit(X)
-    squares = np.sum(X**2, axis=1)
-    kept = [math.comb(6, j) * 0.5 ** (6 - j) * squares**j for j in fitted.budget_.coefficients]
-    np.testing.assert_allclose(np.sum(fitted.transform(X) ** 2, axis=1), sum(kept), rtol=1e-12)
+    for degree, size in ((6, 1.0), (20, 1e-2)):
+        fitted = PolynomialSketch(degree=degree, coef0=0.5, n_components=300, method=method, random_state=0).fit(
+            size * X
+        )
+        assert size == 1 or len(fitted.budget_.coefficients) < degree
+        exact = (np.sum(X**2, axis=1) + 0.5) ** degree
+        np.testing.assert_allclose(np.sum(fitted.transform(X) ** 2, axis=1), exact, rtol=1e-12)
+        np.testing.assert_allclose(np.sum(fitted.transform(X.astype("f4")) ** 2, axis=1), exact, rtol=1e-3)
+
+
+def test_long_rows_stay_finite_in_single_precision():
+    """Shares that underflow in float32 do not meet factors that overflow."""
+    X = unit_rows(6, 2)
+    for degree, size in ((20, 1e-2), (10, 1e-4), (30, 0.03)):
+        for normalize in (True, False):
+            fitted = PolynomialSketch(degree=degree, coef0=1.0, n_components=1000, normalize=normalize, random_state=0)
+            Z = fitted.fit((size * X).astype("f4")).transform(X.astype("f4"))
+            np.testing.assert_allclose(Z @ Z.T, (X @ X.T + 1) ** degree, rtol=1e-3, atol=1e-3 * 2**degree)
+
+
+def test_the_error_of_a_constant_kernel_can_be_estimated():
+    X = unit_rows(9, 3)
+    assert PolynomialSketch(gamma=0.0, coef0=2.0, random_state=0).fit(X).estimate_error(X) < 1e-12
 
 
 def test_shares_are_learned_from_norms():

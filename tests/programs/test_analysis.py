@@ -459,3 +459,29 @@ def test_results_do_not_depend_on_what_is_one_value():
         assert len(again.steps) == len(program.steps)
         for a, b in zip(array_api.evaluate(again, [X]), array_api.evaluate(program, [X]), strict=True):
             np.testing.assert_array_equal(a, b)
+
+
+def test_programs_can_be_extended_after_a_run():
+    p = Program((3,))
+    p.output(p.load())
+    X = np.ones((2, 3))
+    np.testing.assert_array_equal(run(p, [X]), X)
+    p.output(p.load(scale=2.0))
+    np.testing.assert_array_equal(run(p, [X]), np.hstack([X, 2 * X]))
+
+
+def test_inputs_that_do_not_fit_are_refused():
+    p = Program((3, 2))
+    with pytest.raises(ValueError, match="no output"):
+        run(p, [np.ones((2, 3)), np.ones((2, 2))])
+    p.output(p.load())
+    for inputs, text in (
+        ([], "takes 2 inputs. Got 0"),
+        ([np.ones((2, 3))], "takes 2 inputs. Got 1"),
+        ([np.ones((2, 3)), np.ones((1, 2))], "must have the shapes"),
+        ([np.ones((2, 4)), np.ones((2, 2))], "must have the shapes"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            run(p, inputs)
+    with pytest.raises(ValueError, match="batch_size"):
+        run(p, [np.ones((2, 3)), np.ones((2, 2))], batch_size=0)

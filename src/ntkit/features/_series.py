@@ -246,13 +246,13 @@ class SketchedSeriesMap(WithProgram):
 
     @abstractmethod
     def _factors(self, norms: Array) -> Array:
-        """w_j(r) of the degrees of ``budget_`` over the roots that the sketch puts there, (n_rows, n_degrees)."""
+        """What the sketches of the degrees of ``budget_`` are multiplied by, (n_rows, n_degrees)."""
 
     def _emit_series(self) -> Program:
         """The sketches of all degrees of x/‖x‖, each times a factor of its own, which is a second input."""
         program = Program((self.n_features_in_, len(self.budget_.coefficients)))
         x, factors = program.load(0), program.load(1)
-        parts = self.sketch_.emit_parts(program, x, norm=program.norm(x))
+        parts = self.sketch_.emit_parts(program, x, norm=program.norm(x), roots=False)
         for i, part in enumerate(parts):
             program.output(program.scale(part, program.slice(factors, i, 1)))
         return program

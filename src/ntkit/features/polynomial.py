@@ -50,9 +50,9 @@ class PolynomialSketch(SketchedSeriesMap):
         degrees, with up to 20 % more error. "count": :class:`~ntkit.sketches.TensorSketch` of √γ x with a feature √c
         appended, scikit-learn's law, without an expansion.
     normalize : bool
-        For "tree" and "power": whether sketches are divided by their norms, which are known: ‖Z(x)‖² = k(x, x) exactly
-        over the degrees kept, and errors for similar rows are two to four times smaller. The price is a bias of order
-        1/m. Without it "tree" is unbiased, and every degree has a component if there are enough.
+        For "tree" and "power": whether sketches are divided by their norms, which are known: ‖Z(x)‖² = k(x, x) exactly,
+        and errors for similar rows are two to four times smaller. The price is a bias of order 1/m. Without it "tree"
+        is unbiased, and every degree has a component if there are enough.
     batch_size : int or None
         Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds
         (``sklearn.set_config(working_memory=…)``).
@@ -75,8 +75,8 @@ class PolynomialSketch(SketchedSeriesMap):
     -----
     With w_j(x) = a_j ‖x‖^{2j}, which add up to k(x, x), let f_j = Σ_x w_j(x)/Σ_x k(x, x) and let g_j be the mean of
     w_j(x)/k(x, x) over the rows of `fit`. Shares ∝ f_j minimize the error of the kernel matrix, shares ∝ g_j the
-    relative errors of single rows; `shares_` is √(f_j² + g_j²/4). Transforming rows much longer or shorter than those
-    of `fit` is correct, but has more error: fit on rows like those.
+    relative errors of single rows; `shares_` is √(f_j² + g_j²/4). Degrees with a share of less than half a component
+    are left out. So fit on rows like those to transform: rows much longer or shorter have more error.
 
     On 300 rows of 50 features (uniform entries with row sum 1; Gaussian unit rows), 2000 components, degrees 2 to 16
     and c from 0 to 2.5 the relative error of the kernel matrix was 0 to 0.99 times scikit-learn's.
@@ -175,10 +175,11 @@ class PolynomialSketch(SketchedSeriesMap):
         name, d = type(self).__name__, self.n_features_in_
         m = check_int(self.n_components, "n_components", name, minimum=1)
         self._method = check_choice(self.method, "method", name, _METHODS)
-        normalize = check_bool(self.normalize, "normalize", name)
+        normalize = self._normalize = check_bool(self.normalize, "normalize", name)
         self._series = self._check_series()
-        if ((self.shares_ > 0) != np.isfinite(self._series.kernel)).any():
-            raise ValueError(f"The shares of {name} belong to other values of 'gamma' or 'coef0'. Fit it again.")
+        fitting = len(self.shares_) == len(self._series.kernel)
+        if not fitting or ((self.shares_ > 0) != np.isfinite(self._series.kernel)).any():
+            raise ValueError(f"The shares of {name} belong to another 'degree', 'gamma' or 'coef0'. Fit it again.")
         if self._method == "count":
             self._load = {"scale": self.gamma**0.5} | ({"constant": self.coef0**0.5} if self.coef0 > 0 else {})
             self.__dict__.pop("budget_", None)
@@ -214,13 +215,23 @@ class PolynomialSketch(SketchedSeriesMap):
         return run(self._program, (X,), batch_size=self.batch_size)
 
     def _factors(self, norms: Array) -> Array:
-        kept = self.budget_.coefficients
-        roots = np.array([a**0.5 if a > 0 else 1.0 for a in kept.values()])
-        return self._series.weights(norms, np.array(list(kept))) / _array.constant(roots, norms)
+        """√a_j r^j; with `normalize` larger by a common factor where degrees were dropped, so that norms are right."""
+        kept = np.array(list(self.budget_.coefficients))
+        weights = self._series.weights(norms, kept)
+        every = self._series.degrees(self._series.last_degree)
+        if not self._normalize or len(kept) >= len(every):
+            return weights
+        xp: Any = _array.namespace(norms)
+        total, found = (xp.sum(w * w, axis=1) for w in (self._series.weights(norms, every), weights))
+        usable = (found > 0) & xp.isfinite(total)
+        ratio = xp.where(usable, total, xp.ones_like(total)) / xp.where(usable, found, xp.ones_like(found))
+        return weights * xp.sqrt(ratio)[:, None]
 
     def _kernel(self, X: Array) -> Array:
         from ntkit.kernels import polynomial
 
+        if self.gamma == 0:
+            return polynomial(0 * X, degree=self.degree, coef0=self.coef0)
         return polynomial(X, degree=self.degree, coef0=self.coef0, gamma=self.gamma)
 
 

@@ -270,13 +270,10 @@ class DotProductSketch(SketchedSeriesMap, SeriesMap):
         return tuple(weights.tolist())
 
     def _factors(self, norms: Array) -> Array:
-        """w_j(r), times the root of the factor of a degree drawn, over the root that the sketch has put there already.
-
-        That is the root of the coefficient by which the degrees share the components.
-        """
-        kept = self.budget_.coefficients
-        roots = np.sqrt(np.array([a / self.sampled_.get(j, 1.0) for j, a in kept.items()]))
-        return self._series.weights(norms, np.array(list(kept))) / _array.constant(roots, norms)
+        """w_j(r), times the root of the factor of a degree that was drawn."""
+        kept = np.array(list(self.budget_.coefficients))
+        roots = np.sqrt([self.sampled_.get(int(j), 1.0) for j in kept])
+        return self._series.weights(norms, kept) * _array.constant(roots, norms)
 
 
 def tail_factors(counts: np.ndarray, p: np.ndarray) -> np.ndarray:

@@ -54,14 +54,13 @@ def output_slices(program: Program) -> list[slice]:
 
 def lifetimes(program: Program) -> list[list[int]]:
     """For every step the values that may be dropped after it; outputs are kept. The program keeps the answer."""
-    key = "lifetimes", len(program.steps), tuple(program.outputs)
-    if key not in program.cache:
+    if "lifetimes" not in program.cache:
         last, kept = last_use(program), set(program.outputs)
-        program.cache[key] = [
+        program.cache["lifetimes"] = [
             [v for v in {index, *step.operands} if last[v] == index and v not in kept]
             for index, step in enumerate(program.steps)
         ]
-    return program.cache[key]
+    return program.cache["lifetimes"]
 
 
 def interpret(program: Program, compute: Callable[[int, list[T]], T]) -> list[T]:

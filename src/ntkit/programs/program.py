@@ -123,6 +123,7 @@ class Program:
 
     def output(self, value: int) -> None:
         """Make `value` the next columns of the result."""
+        self.cache.clear()
         self.outputs.append(value)
 
     def append(self, step: Step) -> int:
@@ -131,6 +132,7 @@ class Program:
         for value in same_key:
             if _equal(step, self.steps[value]):
                 return value
+        self.cache.clear()
         self.steps.append(step)
         same_key.append(len(self.steps) - 1)
         return len(self.steps) - 1

@@ -10,7 +10,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
-from ntkit._validation import check_int
+from ntkit._validation import check_int, check_same_library
 from ntkit.programs import array_api
 from ntkit.programs.program import Program
 from ntkit.programs.steps import DivideByNorm, EuclideanNorm
@@ -53,6 +53,12 @@ def _check(program: Program, inputs: Sequence[Array], batch_size: int | None) ->
     """Raise unless the inputs fit the program: compiled code would read beyond them."""
     if batch_size is not None:
         check_int(batch_size, "batch_size", "run", minimum=1)
+    if not program.outputs:
+        raise ValueError("The program has no output. Append one by program.output(value).")
+    if len(inputs) != len(program.n_features):
+        raise ValueError(f"The program takes {len(program.n_features)} inputs. Got {len(inputs)}.")
+    for x in inputs[1:]:
+        check_same_library(inputs[0], x, "run", "The inputs")
     shapes = [tuple(x.shape) for x in inputs]
     expected = [(*shapes[0][:-1], d) for d in program.n_features]
     if shapes != expected:
@@ -70,14 +76,15 @@ def _run_rows(program: Program, inputs: list[Array], dtype: Any, batch_size: int
         return cuda.run(program, [x.detach().to(dtype) for x in inputs], batch_size)
     if dtype in (xp.float32, xp.float64):
         return _run_wide(program, inputs, dtype, batch_size, differentiable=differentiable)
-    # 16-bit numbers are computed in float32, some rows at a time, and rounded.
+    # Other types are computed in float32 or float64, some rows at a time, and rounded.
+    wide = xp.float32 if xp.finfo(dtype).bits < 32 else xp.float64
     bytes_per_row = 4 * (sum(program.n_features) + program.n_outputs)
     batches = list(row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first))
     if differentiable or len(batches) <= 1:
-        return xp.astype(_run_wide(program, inputs, xp.float32, batch_size, differentiable=differentiable), dtype)
+        return xp.astype(_run_wide(program, inputs, wide, batch_size, differentiable=differentiable), dtype)
     out = xp.empty((first.shape[0], program.n_outputs), dtype=dtype, device=_array.device(first))
     for rows in batches:
-        out[rows, :] = _run_wide(program, [x[rows, :] for x in inputs], xp.float32, batch_size, differentiable=False)
+        out[rows, :] = _run_wide(program, [x[rows, :] for x in inputs], wide, batch_size, differentiable=False)
     return out
 
 

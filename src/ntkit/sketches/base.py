@@ -185,7 +185,7 @@ class Operator(ABC):
         if self.degree == 1:
             return self.apply(X)
         out = np.zeros((len(X), self.n_components))
-        rows = X.reshape(len(X), -1, self.factors[-1])
+        rows = X.reshape(len(X), prod(self.factors[:-1]), self.factors[-1])
         for start, units in self._unit_vectors(self.factors[:-1]):
             block = rows[:, start : start + len(units[0])]
             repeated = [np.broadcast_to(u, (len(X), *u.shape)) for u in units]
@@ -336,7 +336,7 @@ def direct_sum(*operators: Operator) -> Operator:
     Parameters
     ----------
     *operators : operators of degree 1
-        Sparse rows are made dense, W at a time, before they are split.
+        Sparse rows are made dense, some rows at a time, before they are split.
 
     Returns
     -------

@@ -32,7 +32,7 @@ class Budget:
     sketched : dict
         The other degrees, and the components of their sketches.
     coefficients : dict
-        a_j of all these degrees; those of degrees too small for a component of their own went to the others.
+        a_j of all these degrees, larger by a common factor where others were dropped, so that their sum stays.
     """
 
     exact: dict[int, int]
@@ -285,13 +285,16 @@ class SeriesOperator(Operator):
         (value,) = values
         return program.concatenate(self.emit_parts(program, value))
 
-    def emit_parts(self, program: Program, value: int, *, norm: int | None = None, by: int | None = None) -> list[int]:
+    def emit_parts(
+        self, program: Program, value: int, *, norm: int | None = None, by: int | None = None, roots: bool = True
+    ) -> list[int]:
         """Append the features of all degrees.
 
         `norm` is the norm of the vector, None for a unit vector; the features of x/‖x‖ are multiplied by the one
-        coordinate of the value `by`.
+        coordinate of the value `by`, and without `roots` not by the roots of the coefficients.
         """
-        return _SeriesEmitter(self, program, value, norm, by).parts()
+        emitter, degrees = _SeriesEmitter(self, program, value, norm, by), self.law.budget.coefficients
+        return [emitter.part(j, a**0.5 if roots else 1.0) for j, a in degrees.items()]
 
 
 class _SeriesEmitter:
@@ -306,10 +309,6 @@ class _SeriesEmitter:
         self.known: dict[Span, int] = {}
         self.products: list[int] = []  # monomials of degrees 1, 2, …
         self.value, self.norm, self.by = value, norm, by
-
-    def parts(self) -> list[int]:
-        """The features of all degrees."""
-        return [self.part(j, a**0.5) for j, a in self.law.budget.coefficients.items()]
 
     def part(self, degree: int, root: float) -> int:
         """√a Z of one degree."""
