@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+
+collect_ignore_glob = ["golden/*.py"]  # they need neural-tangents, in an environment of its own
 
 # Timings never decide a test: compiled code takes seconds on its first call.
 settings.register_profile(
@@ -36,6 +39,17 @@ def to_library(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
 def rng() -> np.random.Generator:
     """Fixed seed unless NTKIT_TEST_SEED says otherwise (the nightly sweep)."""
     return np.random.default_rng(int(os.environ.get("NTKIT_TEST_SEED", "0")))
+
+
+def peak_memory(function: Callable[[], Any]) -> int:
+    """Largest number of bytes held by Python and NumPy during a call, after one call that compiles what it needs."""
+    function()
+    tracemalloc.start()
+    try:
+        function()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def as_numpy(x: Any) -> np.ndarray:

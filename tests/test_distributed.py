@@ -1053,12 +1053,11 @@ def test_workers_multiply_the_kernel_matrix(share, client, rng, monkeypatch):
 
 def test_kernel_matrices_of_a_cluster(client, rng):
     from ntkit.distributed import OfCluster
-    from ntkit.kernels import gaussian
-    from ntkit.kernels._named import resolve
+    from ntkit.kernels import KernelSpec, gaussian
 
     X, V = rng.standard_normal((41, 3)), rng.standard_normal((41, 2))
-    kernel = resolve("gaussian", {"lengthscale": 1.5}, "test")
+    kernel = KernelSpec.resolve("gaussian", {"lengthscale": 1.5}, "test")
     K = gaussian(X, lengthscale=1.5)
     np.testing.assert_allclose(OfCluster(client, kernel, X).times(V), K @ V, atol=1e-12)
     with np.errstate(over="ignore"), pytest.raises(ValueError, match="kernel of the rows of X must be finite"):
-        OfCluster(client, resolve("exponential", {"lengthscale": 1.0}, "test"), 100 * X)
+        OfCluster(client, KernelSpec.resolve("exponential", {"lengthscale": 1.0}, "test"), 100 * X)

@@ -89,6 +89,8 @@ MAPS = {
     "count": PolynomialSketch(degree=3, method="count", n_components=64, random_state=0),
     "fourier": RandomFourierFeatures(63, random_state=0),
     "fourier scale": RandomFourierFeatures(64, lengthscale=1e4, batch_size=7),
+    "fourier l1": RandomFourierFeatures(63, kernel="laplace", kernel_params={"norm": "l1"}, random_state=0),
+    "fastfood matern": FastfoodFeatures(63, kernel="matern", kernel_params={"nu": 2.5}),
     "network": NetworkFeatures(n_components=32, random_state=0),
     "network both": NetworkFeatures(
         nn.Sequential(nn.Dense(), nn.Erf(), nn.Dense()), 32, method="random", kind="both",
@@ -104,6 +106,7 @@ MAPS = {
     "definition 8": GegenbauerFeatures("ntk", 64, depth=2, harmonics=False, orthogonal=False),
     "gegenbauer coefficients": GegenbauerFeatures((1.0, 0.5, 0.1), 64, projection=3, random_state=0),
     "nystroem": NystroemFeatures("ntk", 16, depth=2, random_state=0),
+    "nystroem laplace": NystroemFeatures("laplace", 16, kernel_params={"norm": "l1"}, random_state=0),
     "nystroem uniform": NystroemFeatures("polynomial", 16, landmarks="uniform", kernel_params={"degree": 3}),
     "gaussian": GaussianFeatures(64, random_state=0),
     "gaussian fourier": GaussianFeatures(64, method="fourier", random_state=np.random.default_rng(5)),
@@ -1145,3 +1148,13 @@ def test_odd_tensors(tensor: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(struct.pack("<Q", len(header)) + header + b"\0" * 8)
     with pytest.raises(FileError):
         load(tmp_path / "file")
+
+
+@pytest.mark.filterwarnings("ignore:kernel='arc_cosine1'")
+@pytest.mark.parametrize("name", ["fourier", "series", "maclaurin", "network"])
+def test_files_of_version_0_1(name):
+    """Parameters and fields that came later have their defaults."""
+    folder = Path(__file__).parent / "golden" / "version_0_1"
+    X = np.random.default_rng(0).standard_normal((30, 4))[:3]
+    expected = np.load(folder / "features.npz")[name]
+    np.testing.assert_allclose(load(folder / f"{name}.ntkit").transform(X), expected, rtol=1e-12)

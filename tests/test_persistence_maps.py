@@ -238,7 +238,7 @@ def test_any_value_may_be_wrong(X: np.ndarray, tmp_path: Path, monkeypatch: pyte
     # What matters for other methods, on other devices, or not at all.
     free = {"numpy", "scipy", "sklearn", "ntkit", "batch_size", "progress", "precision", "random_state", "state"}
     free |= {"hidden_components", "derivative_components", "split", "image_shape", "output", "entropy", "degree"}
-    assert accepted <= free | {"derivative_degree", "weight_std", "stride", "normalize", "replace"}
+    assert accepted <= free | {"derivative_degree", "weight_std", "bias_std", "stride", "normalize", "replace"}
 
 
 @pytest.mark.parametrize("method", ["sketch", "random"])

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     )
     from ntkit.persistence import load, save
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 _SUBMODULES = (
     "datasets",

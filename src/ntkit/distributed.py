@@ -339,9 +339,7 @@ class OfCluster(OfRows):
 
 
 def _kernel_rows(kernel: Any, X: Any, rows: slice) -> Array:
-    from ntkit.kernels._base import evaluate
-
-    return evaluate(kernel, X[rows], X)[0]
+    return kernel.matrix(X[rows], X)
 
 
 def _times(K: Array, V: Array) -> Array:

@@ -25,8 +25,7 @@ from ntkit import FeatureRidge, networks
 from ntkit.diagnostics import spectral_error, statistical_dimension
 from ntkit.features import _landmarks
 from ntkit.features.nystroem import NystroemFeatures
-from ntkit.kernels import cntk, exponential, gaussian, gram, network_kernel, ntk, polynomial
-from ntkit.kernels._named import resolve
+from ntkit.kernels import KernelSpec, cntk, exponential, gaussian, gram, network_kernel, ntk, polynomial
 
 LEVEL = 1e-6
 CONV = networks.Sequential(networks.Conv(3), networks.ReLU(), networks.GlobalAvgPool(), networks.Dense())
@@ -189,7 +188,7 @@ def test_few_and_equal_rows(kernel, landmarks):
 
 
 def of_rows(X, kernel="ntk", batch_size=None, **parameters):
-    return _landmarks.OfRows(resolve(kernel, parameters or {"depth": 1}, "test"), X, batch_size)
+    return _landmarks.OfRows(KernelSpec.resolve(kernel, parameters or {"depth": 1}, "test"), X, batch_size)
 
 
 @pytest.mark.parametrize("lam", [1e-3, 0.5, 30.0])
@@ -325,13 +324,13 @@ def test_small_samples_are_the_rule(monkeypatch, rng):
     """Never more kernel values at a time than rows × landmarks, on average fewer than three for each such pair."""
     X = rng.standard_normal((900, 3))
     pairs = []
-    evaluate = _landmarks.evaluate
+    matrix = KernelSpec.matrix
 
     def counting(kernel, A, B=None):
         pairs.append(A.shape[0] * (A if B is None else B).shape[0])
-        return evaluate(kernel, A, B)
+        return matrix(kernel, A, B)
 
-    monkeypatch.setattr(_landmarks, "evaluate", counting)
+    monkeypatch.setattr(KernelSpec, "matrix", counting)
     NystroemFeatures("ntk", 64, random_state=0).fit(X)
     assert max(pairs) <= 900 * 32
     assert sum(pairs) < 3 * 900 * 64

@@ -246,6 +246,21 @@ COSINE_KERNELS = ("arc_cosine0", "arc_cosine1", "hidden_ntk")
 cosine_kernel = pytest.mark.parametrize("kernel", COSINE_KERNELS)
 
 
+def named(kernel: str) -> dict:
+    """Parameters `kernel` and `kernel_params` of a map: of "arc_cosine0" the name and the order."""
+    if not kernel.startswith("arc_cosine"):
+        return {"kernel": kernel}
+    return {"kernel": "arc_cosine", "kernel_params": {"order": int(kernel[-1])}}
+
+
+def test_old_names_of_arc_cosine_kernels(rng):
+    X = rng.standard_normal((5, 3))
+    with pytest.warns(FutureWarning, match=r"'arc_cosine' with kernel_params=\{'order': 1\}"):
+        old = DotProductSketch("arc_cosine1", 16, degree=4, random_state=0).fit(X)
+    new = DotProductSketch(**named("arc_cosine1"), n_components=16, degree=4, random_state=0).fit(X)
+    np.testing.assert_array_equal(old.transform(X), new.transform(X))
+
+
 def of_cosines(X: np.ndarray, kernel: str) -> np.ndarray:
     """The closed form, row by row; 0 for zero rows."""
     K = np.zeros((len(X), len(X)))
@@ -265,7 +280,7 @@ def test_kernels_of_cosines_are_their_closed_forms(kernel, features, rng, to_lib
     X[3] = 0
     X[5] = 2 * X[4]
     X[6] = -X[4]
-    fitted = features(kernel, 8, degree=4).fit(X)
+    fitted = features(**named(kernel), n_components=8, degree=4).fit(X)
     expected = of_cosines(X, kernel)
     for rows in (X, sp.csr_array(X), to_library(X)):
         np.testing.assert_allclose(as_numpy(fitted._kernel(rows)), expected, rtol=1e-12, atol=3e-8)
@@ -276,7 +291,7 @@ def test_kernels_of_cosines_are_their_closed_forms(kernel, features, rng, to_lib
 def test_coefficients_of_cosines(kernel, rng):
     """What fit learns does not depend on the norms: the coefficients over their sum, here up to degree 12."""
     a = reference.cosine_coefficients(kernel, 12)
-    features = DotProductSketch(kernel, 64, degree=12).fit(rng.standard_normal((9, 3)) * 7.0)
+    features = DotProductSketch(**named(kernel), n_components=64, degree=12).fit(rng.standard_normal((9, 3)) * 7.0)
     np.testing.assert_allclose(features.weights_, a / a.sum(), atol=1e-13)
     t = np.linspace(-0.6, 0.6, 7)
     series = features._series
@@ -285,7 +300,7 @@ def test_coefficients_of_cosines(kernel, rng):
     at_one = {"hidden_ntk": 0.5}.get(kernel, 1.0)
     assert 0 < at_one - np.exp(series.log_coefficients(1024)).sum() < 0.03
     np.testing.assert_allclose(
-        np.exp(series._log_trace(np.array([2.0, 3.0]))), at_one * (2 if kernel[-1] == "0" else 13)
+        np.exp(series.log_trace(np.array([2.0, 3.0]))), at_one * (2 if kernel[-1] == "0" else 13)
     )
 
 
@@ -294,7 +309,7 @@ def test_features_of_cosines(kernel, rng, to_library):
     """With all monomials the series itself, for all kinds of rows."""
     X = rng.standard_normal((6, 2))
     X[2] = 0
-    features = DotProductSketch(kernel, 1024, degree=10, random_state=0).fit(X)
+    features = DotProductSketch(**named(kernel), n_components=1024, degree=10, random_state=0).fit(X)
     assert not features.budget_.sketched
     Z = features.transform(X)
     norms = np.linalg.norm(X, axis=1)
@@ -315,7 +330,7 @@ def test_torch_differentiates_cosines(kernel, rng):
     import torch
 
     X = torch.from_numpy(rng.standard_normal((3, 3))).requires_grad_()
-    features = DotProductSketch(kernel, 16, degree=4, sketch="power", random_state=0).fit(X)
+    features = DotProductSketch(**named(kernel), n_components=16, degree=4, sketch="power", random_state=0).fit(X)
     assert torch.autograd.gradcheck(features.transform, (X,))
 
 
@@ -436,7 +451,7 @@ def test_factors_have_the_mean_1(n_draws):
 def test_what_is_drawn(rng):
     """Factors n_l/(N p_l), whole n_l that add up to N, p_l the weights of the tail."""
     X = rng.standard_normal((40, 10))
-    features = DotProductSketch("arc_cosine0", 512, degree=5, n_sampled=20, random_state=0).fit(X)
+    features = DotProductSketch(**named("arc_cosine0"), n_components=512, degree=5, n_sampled=20, random_state=0).fit(X)
     a = np.exp(features._series.log_coefficients(1024))
     np.testing.assert_allclose(features.weights_, a / a.sum(), atol=1e-15)
     p = a[6:] / a[6:].sum()
@@ -526,11 +541,16 @@ def test_no_degree_is_left_out(rng):
 def test_slow_decay(kernel, rng):
     """Norms of the features miss less of the diagonal than those without the tail, on average over draws."""
     X = rng.standard_normal((30, 20))
-    exact = np.diag(DotProductSketch(kernel, 8, degree=3).fit(X)._kernel(X))
+    exact = np.diag(DotProductSketch(**named(kernel), n_components=8, degree=3).fit(X)._kernel(X))
     kept, drawn = (
         np.mean(
             [
-                (DotProductSketch(kernel, 256, degree=6, random_state=seed, **p).fit_transform(X) ** 2).sum(axis=1)
+                (
+                    DotProductSketch(**named(kernel), n_components=256, degree=6, random_state=seed, **p).fit_transform(
+                        X
+                    )
+                    ** 2
+                ).sum(axis=1)
                 for seed in range(5)
             ],
             axis=0,

@@ -14,10 +14,9 @@ from tests.reference.features import series
 from tests.reference.kernels import dual_by_quadrature
 from tests.reference.sketches import srht_matrix
 
-from ntkit.features._units import RandomUnits, SeriesUnits, after, rectified, sigma, sigma_prime
-from ntkit.kernels.activations import HOMOGENEOUS, dual, gain
+from ntkit.features._units import RandomUnits, SeriesUnits, after, rectified
 from ntkit.kernels.expansions import dual_polynomial, truncated_coefficients
-from ntkit.networks import GELU, Abs, Erf, Gaussian, LeakyReLU, ReLU, Sin
+from ntkit.networks import GELU, Abs, Erf, Gaussian, LeakyReLU, PiecewiseLinear, ReLU, Sin
 from ntkit.sketches import SRHT
 from ntkit.sketches.series import SeriesSketch
 
@@ -62,18 +61,18 @@ def test_activations_of_all_kinds_of_arrays(activation, convert, bound):
     u = np.array([[-3.0, -1.0, -0.25, 0.0], [1e-3, 0.5, 2.0, 5.0]])
     x = convert(u)
     for function, expected in (
-        (sigma, [[SCALARS[activation](v) for v in row] for row in u]),
-        (sigma_prime, [[slope(activation, v) for v in row] for row in u]),
+        ("sigma", [[SCALARS[activation](v) for v in row] for row in u]),
+        ("sigma_prime", [[slope(activation, v) for v in row] for row in u]),
     ):
-        got = function(activation, x)
+        got = getattr(activation, function)(x)
         assert type(got) is type(x)
         assert got.dtype == x.dtype
-        np.testing.assert_allclose(as_numpy(got), expected, atol=bound * (1 if function is sigma else 1e5), rtol=0)
+        np.testing.assert_allclose(as_numpy(got), expected, atol=bound * (1 if function == "sigma" else 1e5), rtol=0)
 
 
 def slope(activation, u):
     """Derivative by differences; 0 at a corner."""
-    if isinstance(activation, HOMOGENEOUS) and u == 0:
+    if isinstance(activation, PiecewiseLinear) and u == 0:
         return 0.0
     step = 1e-5
     return (SCALARS[activation](u + step) - SCALARS[activation](u - step)) / (2 * step)
@@ -121,7 +120,7 @@ def test_means_of_random_units_are_duals(activation):
     matrix = np.random.default_rng(0).standard_normal((n, 2)).astype(np.float32)
     x, y = np.array([[0.8, 0.3]]), np.array([[-0.2, 1.1]])
     units = RandomUnits(activation, matrix, n, n)
-    exact = dual(activation, x @ y.T, (x**2).sum(), (y**2).sum())
+    exact = activation.dual(x @ y.T, (x**2).sum(), (y**2).sum())
     for part, value in enumerate(exact):
         products = n * (units.features(x, None)[part] * units.features(y, None)[part])
         error = abs(products.mean() - value.item())
@@ -136,8 +135,8 @@ def drawn(activation, n_features, size, *, degree, normalize, rotations=False, s
     """Units of a series, the coefficients of which are those that a network's features have."""
 
     def law(*, derivative):
-        if isinstance(activation, HOMOGENEOUS):
-            coefficients = np.array(dual_polynomial(activation, degree, derivative=derivative)[0]) * gain(activation)
+        if isinstance(activation, PiecewiseLinear):
+            coefficients = np.array(dual_polynomial(activation, degree, derivative=derivative)[0]) * activation.gain
         else:
             coefficients = truncated_coefficients(activation, 1.0, range(degree + 1), derivative=derivative) ** 2
         return SeriesSketch(n_features, tuple(coefficients.tolist()), size, normalize=normalize)
@@ -157,7 +156,7 @@ def naive(units, x, power, *, derivative):
     operator = units.derivative if derivative else units.forward
     norm = np.linalg.norm(x) if units.normalize else math.sqrt(power)
     values = series(operator, x / norm)
-    if isinstance(units.activation, HOMOGENEOUS):
+    if isinstance(units.activation, PiecewiseLinear):
         values = values if derivative else math.sqrt(power) * values
     else:
         budget, start = operator.law.budget, 0
@@ -198,9 +197,9 @@ def test_whole_series_have_the_inner_products_of_the_dual(activation, rotations,
     a = (X**2).sum(axis=1)
     units = drawn(activation, 2, 5000, degree=20, normalize=False, rotations=rotations)
     for part, Z in enumerate(units.features(X, a)):
-        exact = dual(activation, X @ X.T, a[:, None], a[None, :])[part]
+        exact = activation.dual(X @ X.T, a[:, None], a[None, :])[part]
         root = np.sqrt(np.diag(exact))
-        largest = 0.02 if part == 0 or not isinstance(activation, HOMOGENEOUS) else 0.2  # κ₀ is steep at ±1
+        largest = 0.02 if part == 0 or not isinstance(activation, PiecewiseLinear) else 0.2  # κ₀ is steep at ±1
         assert np.abs((Z @ Z.T - exact) / np.outer(root, root)).max() < largest
         np.testing.assert_allclose((Z**2).sum(axis=1), root**2, rtol=1e-9)
 
@@ -220,8 +219,8 @@ def test_zero_vectors(activation, method, rng):
         assert not forward.any()
     else:
         np.testing.assert_allclose((forward**2).sum(axis=1), 1.0)
-    if not isinstance(activation, HOMOGENEOUS):
-        at_zero = float(dual(activation, np.zeros(()), np.zeros(()), np.zeros(()))[1])
+    if not isinstance(activation, PiecewiseLinear):
+        at_zero = float(activation.dual(np.zeros(()), np.zeros(()), np.zeros(()))[1])
         np.testing.assert_allclose((derivative**2).sum(axis=1), at_zero)
 
 
@@ -259,14 +258,14 @@ def test_variances_after_an_activation(activation, to_library):
     a = np.array([0.0, 0.1, 1.0, 7.0])
     for derivative in (False, True):
         got = after(activation, to_library(a), derivative=derivative)
-        exact = dual(activation, a, a, a)[int(derivative)]
+        exact = activation.dual(a, a, a)[int(derivative)]
         np.testing.assert_allclose(as_numpy(got)[1:], exact[1:], rtol=1e-12)
         assert np.isfinite(as_numpy(got)).all()
 
 
 @pytest.mark.parametrize("activation", [Erf(normalize=False), Sin(normalize=False)], ids=str)
 def test_variances_of_smooth_activations_by_quadrature(activation):
-    f, df = (lambda u: np.vectorize(SCALARS[type(activation)()])(u)), (lambda u: sigma_prime(activation, u))
+    f, df = (lambda u: np.vectorize(SCALARS[type(activation)()])(u)), (lambda u: activation.sigma_prime(u))
     expected = dual_by_quadrature(f, df, 0.7, 0.7, 0.7)
     got = [float(after(activation, np.array(0.7), derivative=d)) for d in (False, True)]
     np.testing.assert_allclose(got, expected, rtol=1e-8)

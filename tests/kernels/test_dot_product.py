@@ -53,7 +53,6 @@ def test_dot_product_from_function_and_coefficients(rng, to_library):
     np.testing.assert_allclose(dot_product(X, function=[0, 0, 0, 2]), 2 * (X @ X.T) ** 3, rtol=1e-12, atol=1e-15)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize(
     ("function", "params"),
     [
@@ -63,18 +62,37 @@ def test_dot_product_from_function_and_coefficients(rng, to_library):
         (dot_product, {"function": [1.0, 0.5, 0.25]}),
     ],
 )
-def test_libraries_dtypes_sparse_and_diagonal(function, params, dtype, rng, to_library):
-    X = rng.standard_normal((7, 5)).astype(dtype)
-    X[2] = 0
-    K = as_numpy(function(to_library(X), **params))
-    assert K.dtype == dtype
-    wide = function(X.astype(float), **params)
-    np.testing.assert_allclose(K, wide, rtol=1e-6 if dtype == "float32" else 1e-13)
-    assert (K == K.T).all()
-    np.testing.assert_allclose(function(sparse.csr_array(X), **params), K, rtol=1e-6)
-    name = function.__name__
-    np.testing.assert_allclose(as_numpy(diagonal(name, to_library(X), **params)), np.diagonal(K), rtol=1e-6)
-    np.testing.assert_allclose(as_numpy(function(to_library(X), to_library(X[:3]), **params)), K[:, :3], rtol=1e-6)
+def test_libraries_dtypes_sparse_and_diagonal(function, params, rng, to_library):
+    rows = rng.standard_normal((7, 5))
+    rows[2] = 0
+    for dtype in ("float32", "float64"):
+        X = rows.astype(dtype)
+        K = as_numpy(function(to_library(X), **params))
+        assert K.dtype == dtype
+        wide = function(X.astype(float), **params)
+        np.testing.assert_allclose(K, wide, rtol=1e-6 if dtype == "float32" else 1e-13, err_msg=dtype)
+        assert (K == K.T).all(), dtype
+        np.testing.assert_allclose(function(sparse.csr_array(X), **params), K, rtol=1e-6, err_msg=dtype)
+        values = as_numpy(diagonal(function.__name__, to_library(X), **params))
+        assert values.dtype == dtype
+        np.testing.assert_allclose(values, np.diagonal(K), rtol=1e-6, err_msg=dtype)
+        part = as_numpy(function(to_library(X), to_library(X[:3]), **params))
+        np.testing.assert_allclose(part, K[:, :3], rtol=1e-6, err_msg=dtype)
+
+
+def test_large_symmetric_matrices_are_mirrored(rng):
+    """Matrices of several tiles are those of `X` against a copy of itself."""
+    X = rng.standard_normal((1100, 2))
+    for function, params in (
+        (gaussian, {}),
+        (polynomial, {"coef0": 1.0}),
+        (exponential, {"lengthscale": 2.0}),
+        (dot_product, {"function": [1.0, 0.5, 0.25]}),
+    ):
+        K = function(X, **params)
+        assert (K == K.T).all(), function.__name__
+        expected = function(X, X.copy(), **params)
+        np.testing.assert_allclose(K, expected, rtol=1e-12, atol=1e-12, err_msg=function.__name__)
 
 
 def test_gaussian_of_duplicates_far_from_the_origin_is_one():

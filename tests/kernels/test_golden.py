@@ -49,12 +49,23 @@ def test_there_are_golden_values():
     assert len(KEYS) == 38
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-7), ("float32", 1e-4)])
-@pytest.mark.parametrize("key", KEYS)
-def test_golden(key, dtype, tolerance, to_library):
+def check(key: str, dtype: str, tolerance: float, to_library) -> None:
     prefix = key[:2].replace("cn", "im")
     A, B = (to_library(GOLDEN[f"{prefix}_{name}"].astype(dtype)) for name in "AB")
-    K, x_values, y_values = (as_numpy(v) for v in compute(key, A, B))
-    assert K.dtype == dtype
+    values = compute(key, A, B)
+    assert type(values[0]) is type(A)
+    K, x_values, y_values = (as_numpy(v) for v in values)
+    assert K.dtype == x_values.dtype == dtype
     scale = np.sqrt(np.outer(x_values, y_values))
-    assert np.abs(K - GOLDEN[key]).max() <= tolerance * scale.min()
+    assert np.abs(K - GOLDEN[key]).max() <= tolerance * scale.min(), key
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-7), ("float32", 1e-4)])
+@pytest.mark.parametrize("key", KEYS)
+def test_golden(key, dtype, tolerance):
+    check(key, dtype, tolerance, np.asarray)
+
+
+def test_golden_of_every_library(to_library):
+    for key in KEYS:
+        check(key, "float64", 1e-7, to_library)

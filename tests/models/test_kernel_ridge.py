@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from ntkit import KernelRidge, KernelRidgeClassifier, PolynomialSketch, RandomFourierFeatures, networks
 from ntkit._array import is_torch
-from ntkit.kernels import cntk, exponential, gaussian, gram, network_kernel, ntk, polynomial
+from ntkit.kernels import KernelSpec, cntk, exponential, gaussian, gram, network_kernel, ntk, polynomial
 
 SOLVERS = ("direct", "pcg", "gradient", "sketch")
 NET = networks.fully_connected(2)
@@ -850,16 +850,16 @@ def test_sketch_with_landmarks(sketch_size, X, y):
 @pytest.mark.parametrize("kind", ["numpy", "csr", "torch", "precomputed"])
 def test_predictions_of_landmarks_need_their_kernel_values_only(kind, X, y, monkeypatch):
     columns = []
-    evaluate = KernelRidge.fit.__globals__["evaluate"]
+    matrix = KernelSpec.matrix
 
-    def counting(kernel, A, B):
-        columns.append(B.shape[0])
-        return evaluate(kernel, A, B)
+    def counting(kernel, A, B=None, **options):
+        columns.append((A if B is None else B).shape[0])
+        return matrix(kernel, A, B, **options)
 
-    monkeypatch.setitem(KernelRidge.fit.__globals__, "evaluate", counting)
     kernel, rows = ("precomputed", ntk(X, depth=1)) if kind == "precomputed" else ("ntk", rows_of(kind, X))
     model = KernelRidge(kernel, 0.5, solver="sketch", n_components=15, random_state=0).fit(rows, y)
     expected = ntk(X, depth=1) @ model.dual_coef_ + model.intercept_
+    monkeypatch.setattr(KernelSpec, "matrix", counting)
     np.testing.assert_allclose(as_numpy(model.predict(rows)), expected, atol=1e-9)
     assert columns == ([] if kind == "precomputed" else [15])
 

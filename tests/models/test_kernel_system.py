@@ -16,8 +16,7 @@ from threadpoolctl import threadpool_limits
 from ntkit import _array, _batching
 from ntkit.features import _landmarks
 from ntkit.features._lengthscale import default_lengthscale
-from ntkit.kernels import cntk, gaussian, ntk, polynomial
-from ntkit.kernels._named import resolve
+from ntkit.kernels import KernelSpec, cntk, gaussian, ntk, polynomial
 from ntkit.models import _kernel_matrix, _preconditioner
 from ntkit.models._iterative import conjugate_gradients, gradient_descent
 from ntkit.models._kernel_matrix import OfMatrix, OfRows, cache_bytes, near_in_kernel
@@ -50,7 +49,7 @@ def torch_from(x):
     return torch.from_numpy(np.ascontiguousarray(x))
 
 
-NTK = resolve("ntk", {"depth": 2}, "test")
+NTK = KernelSpec.resolve("ntk", {"depth": 2}, "test")
 
 
 def of_rows(X, **parameters):
@@ -112,9 +111,9 @@ def test_matrix_of_other_rows(cache, kind, rng):
     elif "torch" in kind:
         rows = torch_from(rows)
     elif kind == "function":
-        kernel = resolve(lambda A, B: ntk(A, B, depth=2), {}, "test")
+        kernel = KernelSpec.resolve(lambda A, B: ntk(A, B, depth=2), {}, "test")
     elif kind == "images":
-        rows, kernel = X.reshape(N, 2, 2, 1), resolve("cntk", {"depth": 2}, "test")
+        rows, kernel = X.reshape(N, 2, 2, 1), KernelSpec.resolve("cntk", {"depth": 2}, "test")
         K = cntk(rows, depth=2)
     scale = rng.uniform(0.1, 3, N)
     check_matrix(OfRows(kernel, rows, scale=scale, cache=CACHES[cache], batch_size=5), K, scale)
@@ -159,13 +158,13 @@ def test_cache_bounds_what_is_kept(n_kept, rng, monkeypatch):
     cache = 8 * N * n_kept
     matrix = of_rows(X, cache=cache, batch_size=step)
     computed = []
-    evaluate = _kernel_matrix.evaluate
+    values = KernelSpec.matrix
 
     def counting(kernel, A, B=None, **options):
         computed.append(A.shape[0])
-        return evaluate(kernel, A, B, **options)
+        return values(kernel, A, B, **options)
 
-    monkeypatch.setattr(_kernel_matrix, "evaluate", counting)
+    monkeypatch.setattr(KernelSpec, "matrix", counting)
     V = np.ones((N, 1))
     matrix.times(V)
     assert sum(computed) == N
@@ -260,7 +259,7 @@ def test_neighbours_with_ties():
 def test_neighbours_of_a_matrix_that_is_not_held(kind, n_neighbors, rng):
     """Those among the 2k nearest rows that stand before; all that stand before for k = n − 1."""
     X = rng.standard_normal((N, 4))
-    kernel = resolve("cntk", {"depth": 2}, "test") if kind == "images" else NTK
+    kernel = KernelSpec.resolve("cntk", {"depth": 2}, "test") if kind == "images" else NTK
     rows = {"csr": sp.csr_array, "torch": torch_from, "images": lambda X: X.reshape(N, 2, 2, 1)}.get(kind, np.asarray)(
         X
     )

@@ -10,8 +10,7 @@ import numpy as np
 from tests.reference import kernels as exact
 
 from ntkit import networks as nn
-from ntkit.kernels.activations import HOMOGENEOUS, gain
-from ntkit.kernels.expansions import dual_polynomial, truncated_coefficients
+from ntkit.kernels.expansions import dual_at_one, dual_polynomial, truncated_coefficients
 
 
 def powers(v: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
@@ -105,7 +104,7 @@ def _variances(xx: np.ndarray) -> np.ndarray:
 
 def _coefficients(layer: nn.Activation, a: np.ndarray, degree: int, *, derivative: bool) -> np.ndarray:
     """ĥ_j(a), for piecewise linear activations √a (1 for the derivative) times roots of a fitted polynomial's."""
-    if not isinstance(layer, HOMOGENEOUS):
+    if not isinstance(layer, nn.ReLU | nn.LeakyReLU | nn.Abs):
         return truncated_coefficients(layer, a, range(degree + 1), derivative=derivative)
-    roots = np.sqrt(np.array(dual_polynomial(layer, degree, derivative=derivative)[0]) * gain(layer))
+    roots = np.sqrt(np.array(dual_polynomial(layer, degree, derivative=derivative)[0]) * float(dual_at_one(layer, 1.0)))
     return (np.ones_like(a) if derivative else np.sqrt(a))[..., None] * roots

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import cache
 
 import mpmath
 import numpy as np
@@ -24,6 +25,13 @@ def function(layer: nn.Activation) -> tuple[Callable, Callable]:
         nn.Sin: (np.sin, np.cos),
         nn.Gaussian: (lambda z: np.sin(z) + np.cos(z), lambda z: np.cos(z) - np.sin(z)),
     }[type(layer)]
+
+
+@cache
+def second_moment(layer: nn.Activation) -> float:
+    """E[σ(z)²] for z ~ N(0, 1), without normalization."""
+    sigma, _ = function(layer)
+    return float(hermite_by_quadrature(lambda z: sigma(z) ** 2, 1.0, 0)[0])
 
 
 def hermite_by_quadrature(sigma: Callable, variance: float, degree: int) -> np.ndarray:

@@ -110,11 +110,9 @@ def gradients(net: Any, weights: list[np.ndarray], X: np.ndarray) -> np.ndarray:
     """∂f/∂W over all trained weights of an explicit finite network, by torch's automatic differentiation."""
     import torch
     from tests.reference.finite import FiniteNetwork
+    from tests.reference.kernels import dense_layers
 
-    from ntkit.networks import Dense
-    from ntkit.networks._layers import flatten
-
-    dense = [layer for layer in flatten(net) if isinstance(layer, Dense)]
+    dense = dense_layers(net)
     network = FiniteNetwork(net, width=weights[0].shape[0], seed=0)
     network.fresh = False
     network.weights = [

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
+from tests.reference.expansions import second_moment
+from tests.reference.kernels import pair
 
 from ntkit import networks as nn
-from ntkit.kernels.activations import second_moment
-from ntkit.networks._layers import pair
 
 _FUNCTIONS: dict[type, Callable] = {
     nn.ReLU: F.relu,

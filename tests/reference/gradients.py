@@ -86,7 +86,7 @@ def _run(layer: nn.Layer, value: Value, weights: Iterator[torch.Tensor], trained
         patches = _windows(x, layer.kernel_size, layer.stride, layer.padding)
         return Value(torch.stack([torch.stack([W @ p / len(p) ** 0.5 for p in row]) for row in patches]), raw=False)
     if isinstance(layer, nn.Activation):
-        factor = second_moment(layer) ** -0.5 if layer.normalize else 1.0
+        factor = layer.second_moment**-0.5 if layer.normalize else 1.0
         return Value(factor * _sigma(layer, x), value.raw)
     if isinstance(layer, nn.Flatten):
         return value._replace(flat=True)

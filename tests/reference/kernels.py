@@ -8,7 +8,17 @@ from itertools import product
 import numpy as np
 
 from ntkit import networks as nn
-from ntkit.networks._layers import pair
+
+
+def pair(size: int | tuple[int, int]) -> tuple[int, int]:
+    return (size, size) if isinstance(size, int) else size
+
+
+def dense_layers(net: nn.Layer) -> list[nn.Dense]:
+    """Dense layers of nested Sequentials, in order."""
+    if isinstance(net, nn.Sequential):
+        return [dense for layer in net.layers for dense in dense_layers(layer)]
+    return [net] if isinstance(net, nn.Dense) else []
 
 
 def kappa0(t: float) -> float:

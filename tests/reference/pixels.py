@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+from tests.reference.kernels import pair
 
 from ntkit.networks import AvgPool, Conv
-from ntkit.networks._layers import pair
 
 Place = tuple[int, int]
 

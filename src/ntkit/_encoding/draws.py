@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from ntkit._validation import check_int
-from ntkit.features._compile import WIDEST, has_activation
-from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, Layer, Residual, output_shape
-from ntkit.networks._layers import flatten
+from ntkit.features._compile import WIDEST
+from ntkit.networks import (
+    Activation,
+    Algebra,
+    AvgPool,
+    Conv,
+    Dense,
+    Flatten,
+    GlobalAvgPool,
+    Layer,
+    Normalize,
+    Residual,
+    fold,
+    output_shape,
+)
+from ntkit.networks.fold import Path, flatten
 
 _DEEPEST = 10**4
 _HIGHEST = 1024  # degree of a power
@@ -96,57 +108,105 @@ def _count_signs(model: Any, shape: tuple[int, ...]) -> int:
     if n_layers > _DEEPEST:
         raise ValueError(f"its network has {n_layers} layers, more than {_DEEPEST}")
     output_shape(net, shape)
-    walk = _Walk(model._options())
-    walk.through(flatten(net), shape[:-1], shape[-1], ending=True)
-    return max(walk.draws, _HELD * walk.widest)
+    draws = Draws(model._options(), fold(net, LastActivations(), frozenset()))
+    draws.finish(fold(net, draws, Size(shape[:-1], shape[-1])))
+    return max(draws.total, _HELD * draws.widest)
 
 
-class _Walk:
+class LastActivations(Algebra[frozenset[Path]]):
+    """Places of the activations after which there may be none."""
+
+    def join(
+        self, layer: Residual, before: frozenset[Path], ends: list[frozenset[Path]], path: Path
+    ) -> frozenset[Path]:
+        """Those of any branch."""
+        return frozenset().union(*ends)
+
+
+@LastActivations.rule(Layer)
+def _(algebra: LastActivations, layer: Layer, last: frozenset[Path], path: Path) -> frozenset[Path]:
+    return last
+
+
+@LastActivations.rule(Activation)
+def _(algebra: LastActivations, layer: Activation, last: frozenset[Path], path: Path) -> frozenset[Path]:
+    return frozenset([path])
+
+
+class Size(NamedTuple):
+    """Pixels of images, () for vectors, and a bound for their columns."""
+
+    pixels: tuple[int, ...]
+    columns: int
+
+
+class Draws(Algebra[Size]):
     """Bounds for the draws of layers, and for the values of a row in the widest of them, added up layer by layer."""
 
-    def __init__(self, options: Any):
-        self.options, self.draws, self.widest = options, 0, 0
+    def __init__(self, options: Any, last: frozenset[Path]):
+        self.options, self.last, self.total, self.widest = options, last, 0, 0
 
-    def through(
-        self, layers: Iterable[Layer], pixels: tuple[int, ...], columns: int, *, ending: bool
-    ) -> tuple[tuple[int, ...], int]:
-        """Pixels after some layers, and a bound for their columns; `ending`: no activation follows these layers."""
-        layers = list(layers)
-        active = [i for i, layer in enumerate(layers) if has_activation(layer)]
-        last = len(layers) if not ending else max(active, default=-1)
-        for i, layer in enumerate(layers):
-            self.widest = max(self.widest, prod(pixels) * columns)
-            if isinstance(layer, Residual):
-                ends = [self.through(flatten(part), pixels, columns, ending=i >= last) for part in layer.branches]
-                pixels, columns = ends[0][0], sum(n_columns for _, n_columns in ends)
-            elif isinstance(layer, Activation):
-                columns = self.activation(columns, last=i >= last)
-            elif isinstance(layer, Conv):
-                rows, cols = layer.windows(*pixels)
-                columns = self.add_up(rows.size * cols.size, columns, self.options.hidden)
-                pixels = rows.n_out, cols.n_out
-            elif isinstance(layer, Flatten):
-                columns = self.add_up(prod(pixels), columns, WIDEST * self.options.hidden)
-                pixels = ()
-            elif isinstance(layer, AvgPool):
-                rows, cols = layer.windows(*pixels)
-                pixels = rows.n_out, cols.n_out
-            elif isinstance(layer, GlobalAvgPool):
-                pixels = ()
-        self.widest = max(self.widest, prod(pixels) * columns)
-        self.draws += columns  # of a sketch of the result
-        return pixels, columns
+    def join(self, layer: Residual, before: Size, ends: list[Size], path: Path) -> Size:
+        """Columns of branches stand side by side."""
+        for end in ends:
+            self.finish(end)
+        return self.see(Size(ends[0].pixels, sum(end.columns for end in ends)))
 
-    def activation(self, columns: int, *, last: bool) -> int:
-        """Features of an activation and of its derivative, and signs for products with the latter."""
-        options = self.options
-        width = max(options.derivative, options.n_components if last else options.hidden)
-        degree = options.degree + options.derivative_degree
-        self.draws += columns * width if options.random else _of_trees(degree, columns, width)
-        self.draws += columns * options.derivative
-        return 4 * width  # η and φ, each up to twice as many for a power of two
+    def see(self, size: Size) -> Size:
+        """Take note of what is held for a row."""
+        self.widest = max(self.widest, prod(size.pixels) * size.columns)
+        return size
+
+    def finish(self, size: Size) -> None:
+        """Add the draws of a sketch of the result."""
+        self.total += self.see(size).columns
 
     def add_up(self, n_pixels: int, columns: int, most: int) -> int:
         """Pixels side by side, if these are few columns, or added up with signs."""
-        self.draws += n_pixels * columns
+        self.total += n_pixels * columns
         return max(columns, min(n_pixels * columns, most))
+
+
+@Draws.rule(Normalize)
+def _(algebra: Draws, layer: Normalize, size: Size, path: Path) -> Size:
+    return algebra.see(size)
+
+
+@Draws.rule(Dense)
+def _(algebra: Draws, layer: Dense, size: Size, path: Path) -> Size:
+    return algebra.see(Size(size.pixels, size.columns + (layer.bias_std > 0)))
+
+
+@Draws.rule(Conv)
+def _(algebra: Draws, layer: Conv, size: Size, path: Path) -> Size:
+    rows, cols = layer.windows(*algebra.see(size).pixels)
+    columns = algebra.add_up(rows.size * cols.size, size.columns, algebra.options.hidden) + (layer.bias_std > 0)
+    return algebra.see(Size((rows.n_out, cols.n_out), columns))
+
+
+@Draws.rule(Activation)
+def _(algebra: Draws, layer: Activation, size: Size, path: Path) -> Size:
+    """Features of an activation and of its derivative, and signs for products with the latter."""
+    options, columns = algebra.options, algebra.see(size).columns
+    width = max(options.derivative, options.n_components if path in algebra.last else options.hidden)
+    degree = options.degree + options.derivative_degree
+    algebra.total += columns * width if options.random else _of_trees(degree, columns, width)
+    algebra.total += columns * options.derivative
+    return algebra.see(Size(size.pixels, 4 * width))  # η and φ, each up to twice as many for a power of two
+
+
+@Draws.rule(AvgPool)
+def _(algebra: Draws, layer: AvgPool, size: Size, path: Path) -> Size:
+    rows, cols = layer.windows(*algebra.see(size).pixels)
+    return Size((rows.n_out, cols.n_out), size.columns)
+
+
+@Draws.rule(GlobalAvgPool)
+def _(algebra: Draws, layer: GlobalAvgPool, size: Size, path: Path) -> Size:
+    return Size((), algebra.see(size).columns)
+
+
+@Draws.rule(Flatten)
+def _(algebra: Draws, layer: Flatten, size: Size, path: Path) -> Size:
+    n_pixels = prod(algebra.see(size).pixels)
+    return algebra.see(Size((), algebra.add_up(n_pixels, size.columns, WIDEST * algebra.options.hidden)))

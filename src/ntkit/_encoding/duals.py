@@ -13,7 +13,6 @@ from ntkit._encoding.models import read_labels, write_labels
 from ntkit._encoding.values import real_array, require
 from ntkit._validation import check_bool, check_choice, check_int, check_real
 from ntkit.features._images import check_image_shape
-from ntkit.features._kernel import SCALED
 
 MARK = "_dual"
 _KEYS = (
@@ -74,7 +73,7 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
     model._intercept = real_array(arrays["intercept"], f"{where}.intercept", (n_targets,))
     _read_choice(reader, model, state, arrays["alphas_"], where)
     _read_targets(model, state, n_targets, where)
-    if model._has_name(*SCALED):
+    if model._has_lengthscale:
         model.lengthscale_ = check_real(state["lengthscale_"], "lengthscale_", where, minimum=0, strict=True)
     elif state["lengthscale_"] is not None:
         raise ValueError(f"{where} has a length scale, but its kernel has none")

@@ -24,6 +24,9 @@ _LAYERS = (
 )  # fmt: skip
 
 
+_NEW = {"bias_std": 0.0}  # fields of layers since version 0.1
+
+
 def encode(value: Any, where: str, arrays: dict[str, np.ndarray], other: Encode) -> Any:
     """JSON data for a value; arrays go to `arrays`, under the name of the place.
 
@@ -165,7 +168,10 @@ def _layer(data: dict[str, Any], where: str, arrays: dict[str, np.ndarray], othe
     if name not in _LAYERS:
         raise ValueError(f"{where} is a layer {describe(name)}, which ntkit.networks does not have")
     kind = getattr(networks, name)
-    content = require(data["fields"], where, *(f.name for f in fields(kind)))
+    names, given = [f.name for f in fields(kind)], data["fields"]
+    if isinstance(given, dict):  # files of version 0.1 have no biases
+        given = {key: value for key, value in _NEW.items() if key in names} | given
+    content = require(given, where, *names)
     values = {key: decode(value, f"{where}.{key}", arrays, other) for key, value in content.items()}
     if name in ("Sequential", "Residual"):
         return kind(*next(iter(values.values())))

@@ -11,6 +11,7 @@ from ntkit._random import generator, keyed
 from ntkit.features._network import (
     Activate,
     ActivateAndPool,
+    Bias,
     Branches,
     Columns,
     Finish,
@@ -29,7 +30,6 @@ from ntkit.features._network import (
 )
 from ntkit.features._units import RandomUnits, SeriesUnits, Units
 from ntkit.features._walk import draw_directions
-from ntkit.kernels.activations import HOMOGENEOUS, gain
 from ntkit.kernels.expansions import dual_polynomial, truncated_coefficients
 from ntkit.networks import (
     Activation,
@@ -40,10 +40,12 @@ from ntkit.networks import (
     GlobalAvgPool,
     Layer,
     Normalize,
+    PiecewiseLinear,
     Residual,
-    Sequential,
+    UnsupportedError,
+    fold,
 )
-from ntkit.networks._layers import flatten
+from ntkit.networks.fold import TrainedLayers, flatten, leaves
 from ntkit.programs import power_of_two
 from ntkit.sketches import SRHT, TensorSRHT
 from ntkit.sketches.series import SeriesOperator, SeriesSketch
@@ -81,7 +83,7 @@ class Layout:
 def stages_of(net: Layer, input_shape: tuple[int, ...], options: Options, seed: np.random.SeedSequence) -> list[Stage]:
     """All stages of the features of a network on rows (d,) or images (h, w, c), with their draws."""
     layout = Layout(input_shape[:-1], Columns(0, np.zeros(input_shape[-1])))
-    compiler = _Compiler(options, seed, trained=_count_trained(net))
+    compiler = _Compiler(options, seed, trained=fold(net, TrainedLayers(), 0))
     compiler.stages.append(Start(track=options.normalize or not options.random))
     layout = compiler.sequence(list(flatten(net)), layout, (), ending=0)
     compiler.finish(layout)
@@ -124,6 +126,11 @@ class _Compiler:
                 layout = self.convolution(layer, layout, path)
             if layer.weight_std != 1:
                 self.stages.append(Scale(layer.weight_std))
+            if layer.bias_std:
+                trained = layer.trainable and "ntk" in self.options.kinds
+                self.stages.append(Bias(layer.bias_std, trained))
+                columns = layout.columns
+                layout = Layout(layout.pixels, Columns(columns.n_eta, np.append(columns.weights, float(trained))))
             return layout
         if isinstance(layer, AvgPool):
             self.stages.append(Pool(layer, columns))
@@ -135,7 +142,8 @@ class _Compiler:
         if isinstance(layer, Normalize):
             self.stages.append(Unit(columns))
             return layout
-        assert isinstance(layer, Flatten)
+        if not isinstance(layer, Flatten):
+            raise UnsupportedError(f"NetworkFeatures takes no {type(layer).__name__}: of your own layers, activations.")
         n_pixels = prod(layout.pixels)
         if n_pixels * columns.n_columns <= WIDEST * self.options.hidden:
             self.stages.append(SideBySide(columns))
@@ -251,7 +259,7 @@ class _Compiler:
         if options.random:
             size = max(n_forward, n_derivative)
             matrix = draw_directions(seed, n_features=n_features, size=size, law=options.directions)
-            if not isinstance(layer, HOMOGENEOUS) and options.directions != "gaussian":
+            if not isinstance(layer, PiecewiseLinear) and options.directions != "gaussian":
                 matrix = _with_gaussian_norms(matrix, generator(seed, "norms"))
             return RandomUnits(layer, matrix, n_forward, n_derivative)
 
@@ -299,8 +307,8 @@ class _Compiler:
 
 def _coefficients(activation: Activation, degree: int, *, derivative: bool) -> tuple[float, ...]:
     """Coefficients of t^j: a fitted polynomial, or for a scale-dependent activation its series at variance 1."""
-    if isinstance(activation, HOMOGENEOUS):
-        return tuple(gain(activation) * a for a in dual_polynomial(activation, degree, derivative=derivative)[0])
+    if isinstance(activation, PiecewiseLinear):
+        return tuple(activation.gain * a for a in dual_polynomial(activation, degree, derivative=derivative)[0])
     table = truncated_coefficients(activation, np.ones(()), range(degree + 1), derivative=derivative)
     return tuple((np.asarray(table) ** 2).tolist())
 
@@ -324,22 +332,9 @@ def _ending(rest: list[Layer], ending: int | None) -> int | None:
     """Trained layers between here and the end of the network; None if there is an activation."""
     if ending is None or any(map(has_activation, rest)):
         return None
-    return ending + sum(map(_count_trained, rest))
+    return sum((fold(layer, TrainedLayers(), 0) for layer in rest), ending)
 
 
-def has_activation(layer: Layer) -> bool:
-    """Whether a layer is or contains an activation."""
-    if isinstance(layer, Sequential):
-        return any(map(has_activation, layer.layers))
-    if isinstance(layer, Residual):
-        return any(map(has_activation, layer.branches))
-    return isinstance(layer, Activation)
-
-
-def _count_trained(layer: Layer) -> int:
-    """Layers with trained weights, of the branch that has most where there are several."""
-    if isinstance(layer, Sequential):
-        return sum(map(_count_trained, layer.layers))
-    if isinstance(layer, Residual):
-        return max(map(_count_trained, layer.branches))
-    return int(isinstance(layer, Dense | Conv) and layer.trainable)
+def has_activation(net: Layer) -> bool:
+    """Whether a network has an activation."""
+    return any(isinstance(layer, Activation) for layer in leaves(net))

@@ -17,25 +17,19 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._precision import exact_products
 from ntkit.networks import (
-    GELU,
-    Abs,
     Activation,
     AvgPool,
     Conv,
     Dense,
-    Erf,
     Flatten,
-    Gaussian,
     GlobalAvgPool,
     Layer,
-    LeakyReLU,
     Normalize,
-    ReLU,
     Residual,
     Sequential,
-    Sin,
+    UnsupportedError,
 )
-from ntkit.networks._layers import Window, pair
+from ntkit.networks.layers import Window, as_pair
 
 Input: TypeAlias = int | tuple[int, ...]
 """Features of vectors, or (height, width, channels) of images."""
@@ -43,7 +37,7 @@ Input: TypeAlias = int | tuple[int, ...]
 
 @dataclass(frozen=True)
 class Linear:
-    """A layer with weights, x ↦ `scale` · W x on every patch of an image.
+    """A layer with weights, x ↦ `scale` · W x + `bias` · β on every patch of an image; β is the last column of W.
 
     `patch` is (rows, columns, channels), in which order a row of W meets it; `pads` are the zeros left, right, above
     and below; `n_out` are the rows and columns of the output.
@@ -55,12 +49,13 @@ class Linear:
     pads: tuple[int, int, int, int]
     n_out: tuple[int, int]
     scale: float
+    bias: float
     trainable: bool
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of W, (fan_out, fan_in)."""
-        return self.fan_out, prod(self.patch)
+        """Shape of W, (fan_out, fan_in), with one more column where there are biases."""
+        return self.fan_out, prod(self.patch) + (self.bias > 0)
 
 
 @dataclass(frozen=True)
@@ -174,7 +169,9 @@ def _resolve(layer: Layer, image: _Image, width: int) -> tuple[list[Step], _Imag
         return [Sum(tuple(tuple(steps) for steps, _ in ends))], ends[0][1]
     if isinstance(layer, Dense):
         size = (image.height, image.width)
-        layer = Conv(size, padding="valid", trainable=layer.trainable, weight_std=layer.weight_std)
+        layer = Conv(
+            size, padding="valid", trainable=layer.trainable, weight_std=layer.weight_std, bias_std=layer.bias_std
+        )
     if isinstance(layer, Conv):
         return _resolve_conv(layer, image, width)
     if isinstance(layer, GlobalAvgPool):
@@ -187,7 +184,9 @@ def _resolve(layer: Layer, image: _Image, width: int) -> tuple[list[Step], _Imag
     if isinstance(layer, Normalize):
         n_pixels = image.height * image.width if image.flat else 1
         return [Norm(n_pixels * (1 if image.raw else image.channels), image.flat)], image
-    assert isinstance(layer, Activation)
+    if not isinstance(layer, Activation):
+        raise UnsupportedError(f"GradientFeatures takes no {type(layer).__name__}: of layers of your own, activations.")
+    layer.sigma(np.zeros(1))  # raises for one that has none
     return [layer], image
 
 
@@ -210,6 +209,7 @@ def _resolve_conv(layer: Conv, image: _Image, width: int) -> tuple[list[Step], _
         (*_zeros(columns, image.width), *_zeros(rows, image.height)),
         (rows.n_out, columns.n_out),
         layer.weight_std / fan_in**0.5,
+        layer.bias_std,
         layer.trainable,
     )
     return [step], _Image(rows.n_out, columns.n_out, width)
@@ -232,11 +232,11 @@ def _forward(
         elif isinstance(step, Sum):
             x = sum(_forward(branch, matrices, x, trace) for branch in step.branches)
         elif isinstance(step, AvgPool):
-            x = functional.avg_pool2d(x, pair(step.size), pair(step.stride or step.size))
+            x = functional.avg_pool2d(x, as_pair(step.size), as_pair(step.stride or step.size))
         elif isinstance(step, Norm):
             x = _divide_by_norm(step, x)
         else:
-            x = _activate(step, x)
+            x = step.sigma(x) * step.scale
     return x
 
 
@@ -244,11 +244,14 @@ def _linear(step: Linear, matrix: Array, x: Array, trace: list[tuple[Linear, Arr
     from torch.nn import functional
 
     x = functional.pad(x, step.pads) if any(step.pads) else x
+    biases = step.bias * matrix[:, -1] if step.bias else None
+    matrix = matrix[:, :-1] if step.bias else matrix
     if step.patch == (*x.shape[2:], x.shape[1]):  # one patch: a product of matrices is faster
         h = (step.scale * x.permute(0, 2, 3, 1).flatten(1) @ matrix.mT)[:, :, None, None]
     else:
         filters = (step.scale * matrix).unflatten(1, step.patch).permute(0, 3, 1, 2)
         h = functional.conv2d(x, filters, stride=step.stride)
+    h = h if biases is None else h + biases[:, None, None]
     if step.trainable:
         if not h.requires_grad:
             h.requires_grad_()
@@ -257,10 +260,15 @@ def _linear(step: Linear, matrix: Array, x: Array, trace: list[tuple[Linear, Arr
 
 
 def _patches(step: Linear, x: Array) -> Array:
-    """Patches of padded images as rows, (n, positions, fan_in)."""
+    """Patches of padded images as rows, (n, positions, fan_in), and for biases a column that `scale` makes `bias`."""
     (rows, columns, _), (down, across) = step.patch, step.stride
     windows = x.permute(0, 2, 3, 1).unfold(1, rows, down).unfold(2, columns, across)
-    return windows.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(1, 2)
+    patches = windows.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(1, 2)
+    if not step.bias:
+        return patches
+    import torch
+
+    return torch.cat([patches, torch.full_like(patches[..., :1], step.bias / step.scale)], dim=-1)
 
 
 def _divide_by_norm(step: Norm, x: Array) -> Array:
@@ -269,19 +277,3 @@ def _divide_by_norm(step: Norm, x: Array) -> Array:
     variance = (x * x).sum((1, 2, 3) if step.whole else 1, keepdim=True) / step.n_units
     positive = variance > 0
     return x * torch.where(positive, variance, 1).rsqrt() * positive  # zeros stay zeros, with gradients of zero
-
-
-def _activate(activation: Activation, h: Array) -> Array:
-    import torch
-    from torch.nn import functional
-
-    from ntkit.kernels.activations import second_moment
-
-    if isinstance(activation, Gaussian):
-        return torch.sin(h) + torch.cos(h)  # √2 cos(h − π/4): the fixed phase has the kernel of random ones
-    if isinstance(activation, LeakyReLU):
-        out = functional.leaky_relu(h, activation.slope)
-    else:
-        functions = {ReLU: torch.relu, Abs: torch.abs, Erf: torch.erf, GELU: functional.gelu, Sin: torch.sin}
-        out = functions[type(activation)](h)
-    return out * second_moment(activation) ** -0.5 if activation.normalize else out

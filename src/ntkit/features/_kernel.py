@@ -9,11 +9,8 @@ from ntkit._array import Array
 from ntkit._estimator import OfRows
 from ntkit._validation import message
 from ntkit.features._images import as_floats, check_images
-from ntkit.kernels._base import Kernel
-from ntkit.kernels._named import KernelLike, resolve
-
-SCALED = ("gaussian", "exponential")
-_DEEP = ("ntk", "nngp", "cntk")
+from ntkit.kernels import KernelSpec
+from ntkit.kernels.spec import KernelLike, of_estimator
 
 
 class OfKernel(OfRows):
@@ -23,7 +20,7 @@ class OfKernel(OfRows):
     kernel_params: dict[str, Any] | None
     depth: int
     lengthscale_: float
-    _resolved: Kernel | None
+    _resolved: KernelSpec | None
 
     def _check_rows(self, X: Any, *, reset: bool) -> Array:
         """Validate rows, or images if X has these in `fit`."""
@@ -57,20 +54,18 @@ class OfKernel(OfRows):
         if self._has_name("precomputed"):
             self._resolved = None
             return
-        name, given = type(self).__name__, dict(self.kernel_params or {})
-        own: dict[str, Any] = {}
-        if self._has_name(*SCALED):
-            own = {"lengthscale": self.lengthscale_}
-        elif self._has_name(*_DEEP):
-            own = {"depth": self.depth}
-            if self._has_name("cntk") and self.depth < 2:
-                rule = "an int ≥ 2 for kernel='cntk', of which neither the first nor the last layer is trained"
-                raise ValueError(message(name, "depth", rule, self.depth))
-        twice = sorted(own.keys() & given.keys())
-        if twice:
-            rule = f"without {twice[0]!r}, which is a parameter of its own"
-            raise ValueError(message(name, "kernel_params", rule, given))
-        self._resolved = resolve(self.kernel, own | given, name)
+        name = type(self).__name__
+        if self._has_name("cntk") and self.depth < 2:
+            rule = "an int ≥ 2 for kernel='cntk', of which neither the first nor the last layer is trained"
+            raise ValueError(message(name, "depth", rule, self.depth))
+        own = {"depth": self.depth, "lengthscale": getattr(self, "lengthscale_", 1.0)}
+        self._resolved = of_estimator(self.kernel, own, self.kernel_params, name)
+
+    @property
+    def _has_lengthscale(self) -> bool:
+        """Whether the kernel has a length scale."""
+        named = isinstance(self.kernel, str) and self.kernel in KernelSpec.names()
+        return named and "lengthscale" in KernelSpec.parameters(str(self.kernel))
 
     def _has_name(self, *names: str) -> bool:
         return isinstance(self.kernel, str) and self.kernel in names

@@ -13,7 +13,7 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._random import generator
-from ntkit.kernels._base import Kernel, evaluate, evaluate_diagonal
+from ntkit.kernels import KernelSpec
 
 _BLOCK_BYTES = 2**26  # of kernel values on the host: enough for a matrix product at full speed
 _FEWEST = 32  # rows in a sample on the way to the landmarks, which has half as many as these else
@@ -24,20 +24,20 @@ _ITERATIONS = 10  # of k-means: centres that move on after that hardly change th
 class OfRows:
     """Kernel matrix of rows, of which blocks are computed in float64 (which kernels do inside in any case)."""
 
-    def __init__(self, kernel: Kernel, X: Any, batch_size: int | None):
+    def __init__(self, kernel: KernelSpec, X: Any, batch_size: int | None):
         self.kernel, self.X, self.batch_size = kernel, X, batch_size
         self.n_rows = int(X.shape[0])
 
     def square(self, rows: np.ndarray) -> Array:
         """Their kernel matrix."""
-        return evaluate(self.kernel, wide(take(self.X, rows)))[0]
+        return self.kernel.matrix(wide(take(self.X, rows)))
 
     def blocks(self, rows: np.ndarray, columns: np.ndarray) -> Iterator[tuple[Array, Array]]:
         """Yield blocks of the matrix and of its diagonal, over all `rows` in their order."""
         landmarks = wide(take(self.X, columns))
         for part in row_batches(len(rows), 1, batch_size=block_rows(len(columns), self.batch_size, self.X)):
             X = wide(take(self.X, rows[part]))
-            yield evaluate(self.kernel, X, landmarks)[0], evaluate_diagonal(self.kernel, X)[0]
+            yield self.kernel.matrix(X, landmarks), self.kernel.diagonal(X)
 
 
 class OfMatrix:

@@ -1,4 +1,4 @@
-"""The walk of features through a network: what :mod:`ntkit.kernels._walk` does to covariances, done to vectors.
+"""The walk of features through a network: what :mod:`ntkit.kernels.covariances` does to covariances, done to vectors.
 
 Every pixel (or row) has a vector of values in two parts, [η | φ]:
 
@@ -186,6 +186,22 @@ class Scale(Stage):
         """See :meth:`Stage.apply`."""
         power, theta = (None if v is None else self.factor**2 * v for v in (flow.power, flow.theta))
         return Flow(self.factor * flow.values, power, theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Bias(Stage):
+    """Biases, Σ → Σ + b² and, if they are trained, Θ → Θ + b²: a column b of φ."""
+
+    value: float
+    trained: bool
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        xp: Any = _array.namespace(flow.values)
+        constant = xp.full_like(flow.values[..., :1], self.value)
+        power = None if flow.power is None else flow.power + self.value**2
+        theta = flow.theta + self.value**2 if flow.theta is not None and self.trained else flow.theta
+        return Flow(joined([flow.values, constant]), power, theta)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,9 +15,9 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit.kernels._walk import window_sum
+from ntkit.kernels.covariances import window_sum
 from ntkit.networks import AvgPool, Conv
-from ntkit.networks._layers import Window
+from ntkit.networks.layers import Window
 
 FLOOR = 1e-5  # of the norm that vectors should have: less is rounding errors of what cancelled
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from ntkit._batching import run_on_threads
 from ntkit._compiled import compiled
-from ntkit.networks._layers import Window
+from ntkit.networks.layers import Window
 
 
 def mix_patches(x: np.ndarray, signs: np.ndarray, rows: Window, cols: Window, scale: float) -> np.ndarray:

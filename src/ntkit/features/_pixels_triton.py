@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from ntkit.networks._layers import Window
+from ntkit.networks.layers import Window
 from ntkit.programs import power_of_two
 
 PIXELS = 32  # of a row of the image that a program takes at a time, if it has as many

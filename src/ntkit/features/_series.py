@@ -1,23 +1,14 @@
-"""Kernels that are power series in the cosine, and what their feature maps share.
+"""Maps of kernels that are power series in the cosine: Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j.
 
-All are Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j with weights w_j(r) ≥ 0 of the norms::
-
-    "gaussian"       exp(−‖x − y‖²/(2ℓ²))     w_j(r) = (r/ℓ)^j e^{−r²/(2ℓ²)} / √(j!)
-    "exponential"    exp(⟨x, y⟩/ℓ²)           w_j(r) = (r/ℓ)^j / √(j!)
-    "ntk", "nngp"    ‖x‖‖y‖ Σ_j a_j cos^j     w_j(r) = √a_j r
-    "hidden_ntk"     ‖x‖‖y‖ cos κ₀(cos)/2     w_j(r) = √a_j r
-    "arc_cosine0"    κ₀(cos)                  w_j(r) = √a_j
-    "arc_cosine1"    ‖x‖‖y‖ κ₁(cos)           w_j(r) = √a_j r
-    coefficients     Σ_j a_j ⟨x, y⟩^j         w_j(r) = √a_j r^j
+The weights w_j(r) ≥ 0 of the norms are those of :class:`ntkit.kernels.zonal.Zonal`.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import lru_cache
-from math import log
 from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
@@ -28,138 +19,70 @@ from ntkit._batching import row_batches
 from ntkit._validation import check_int, check_real, message
 from ntkit.features._base import FeatureMap, WithProgram
 from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
-from ntkit.kernels.arccos import SAME, arc_cosine, arc_cosine_taylor, relu_ntk_taylor
-from ntkit.kernels.dot_product import divide_rows, inner_products
-from ntkit.kernels.dot_product import row_norms as exact_norms
+from ntkit.kernels import KernelSpec
 from ntkit.kernels.fit import LARGEST_DEGREE
+from ntkit.kernels.tiles import row_norms as exact_norms
+from ntkit.kernels.zonal import Homogeneous, Zonal, zonal_kernel
+from ntkit.networks import Layer, UnsupportedError
 from ntkit.programs import Program, array_api, run
 from ntkit.sketches.series import Budget
 
-KernelLike: TypeAlias = str | Sequence[float] | np.ndarray
-_SCALED = ("gaussian", "exponential")
-_POWERS = {"ntk": 1, "nngp": 1, "arc_cosine0": 0, "arc_cosine1": 1, "hidden_ntk": 1}  # p of ‖x‖^p ‖y‖^p κ(cos)
+KernelLike: TypeAlias = str | Layer | Sequence[float] | np.ndarray
 HIGHEST_DEGREE = 1024  # of which coefficients are known
 _LARGEST_AUTO = 64
 _ELEMENTS = 2**20  # weights that are held at a time
-_LARGEST_LOG = 345.0  # e^345 squared is still a float64
+_OLD = {"arc_cosine0": 0, "arc_cosine1": 1}
 
 
-@dataclass(frozen=True)
-class Series:
-    """One of the kernels above; `kernel` is a name or the coefficients a_j, or their logarithms."""
+def degrees_of(series: Zonal, degree: int) -> np.ndarray:
+    """The j ≤ `degree` with a_j > 0."""
+    return np.flatnonzero(np.isfinite(series.log_coefficients(degree)))
 
-    kernel: str | tuple[float, ...]
-    lengthscale: float = 1.0
-    depth: int = 1
-    logarithmic: bool = False
 
-    def log_coefficients(self, degree: int) -> np.ndarray:
-        """Logarithms of a_j for j ≤ `degree`, with a_j = 1/j! for the first two kernels; −∞ where a_j = 0."""
-        from scipy.special import gammaln
+def last_degree(series: Zonal) -> int:
+    """The last degree of which a coefficient is known."""
+    return HIGHEST_DEGREE if series.n_taylor is None else series.n_taylor - 1
 
-        if self.kernel in _SCALED:
-            return -gammaln(np.arange(degree + 1) + 1.0)
-        size = LARGEST_DEGREE if degree <= LARGEST_DEGREE else HIGHEST_DEGREE
-        known = _taylor(self.kernel, self.depth, size) if isinstance(self.kernel, str) else self.kernel
-        if self.logarithmic:
-            return np.array(known[: degree + 1])
-        with np.errstate(divide="ignore"):
-            return np.log(np.array(known[: degree + 1]))
 
-    @property
-    def last_degree(self) -> int:
-        """The last degree of which a coefficient is known."""
-        return HIGHEST_DEGREE if isinstance(self.kernel, str) else len(self.kernel) - 1
+def log_masses(series: Zonal, norms: np.ndarray, degree: int) -> np.ndarray:
+    """Logarithm of Σ w_j(r)² over norms r > 0, for every j ≤ `degree`."""
+    if isinstance(series, Homogeneous):  # the norms are a factor of all
+        return series.log_coefficients(degree) + _log_sums(2 * series.power * np.log(norms)[:, None])
+    step = max(1, _ELEMENTS // (degree + 1))
+    degrees = np.arange(degree + 1)
+    parts = (norms[start : start + step] for start in range(0, len(norms), step))
+    return np.logaddexp.reduce([_log_sums(2 * series.log_weights(part, degrees)) for part in parts])
 
-    def degrees(self, degree: int) -> np.ndarray:
-        """The j ≤ `degree` with a_j > 0."""
-        return np.flatnonzero(np.isfinite(self.log_coefficients(degree)))
 
-    def log_weights(self, norms: Array, degrees: np.ndarray) -> Array:
-        """Logarithms of w_j(r) of norms r > 0, in the order (norms, degrees)."""
-        xp: Any = _array.namespace(norms)
-        a = self.log_coefficients(int(degrees.max()))[degrees]
-        halves, powers = (_array.constant(v, norms) for v in (0.5 * a, degrees))
-        logs = xp.log(norms)[:, None]
-        if self.kernel in _POWERS:
-            return halves + _POWERS[self.kernel] * logs
-        logs = logs - log(self.lengthscale)
-        if self.kernel != "gaussian":
-            return halves + powers * logs
-        return halves + powers * logs - 0.5 * xp.exp(2 * xp.clip(logs, None, _LARGEST_LOG))
+def find_degree(series: Zonal, norms: np.ndarray, tolerance: float) -> int:
+    """Smallest degree that leaves out at most a share `tolerance` of Σ k(x, x) over norms r > 0.
 
-    def weights(self, norms: Array, degrees: np.ndarray) -> Array:
-        """w_j(r), in the order (norms, degrees); a norm of zero has a weight in degree 0 only."""
-        xp: Any = _array.namespace(norms)
-        positive = norms > 0
-        safe = xp.where(positive, norms, xp.ones_like(norms))
-        with np.errstate(over="ignore"):  # of kernels that overflow themselves
-            values = xp.exp(self.log_weights(safe, degrees))
-        at_zero = np.exp(0.5 * self.log_coefficients(0)[0]) * (degrees == 0)
-        if self.kernel in _POWERS:
-            at_zero = np.zeros(len(degrees))
-        return xp.where(positive[:, None], values, _array.constant(at_zero, norms))
-
-    def log_masses(self, norms: np.ndarray, degree: int) -> np.ndarray:
-        """Logarithm of Σ w_j(r)² over norms r > 0, for every j ≤ `degree`."""
-        if self.kernel in _POWERS:  # the norms are a factor of all
-            return self.log_coefficients(degree) + _log_sums(2 * _POWERS[self.kernel] * np.log(norms)[:, None])
-        step = max(1, _ELEMENTS // (degree + 1))
-        degrees = np.arange(degree + 1)
-        parts = (norms[start : start + step] for start in range(0, len(norms), step))
-        return np.logaddexp.reduce([_log_sums(2 * self.log_weights(part, degrees)) for part in parts])
-
-    def find_degree(self, norms: np.ndarray, tolerance: float) -> int:
-        """Smallest degree that leaves out at most a share `tolerance` of Σ k(x, x) over norms r > 0.
-
-        No more than 64 for kernels with a name, whose series are infinite.
-        """
-        logs = self.log_masses(norms, _LARGEST_AUTO if isinstance(self.kernel, str) else self.last_degree)
-        reached = np.logaddexp.accumulate(logs)
-        total = self._log_trace(norms) if isinstance(self.kernel, str) else reached[-1]
-        enough = np.flatnonzero((-np.expm1(reached - total) <= tolerance) & np.isfinite(reached))
-        return int(enough[0]) if len(enough) else len(logs) - 1
-
-    def _log_trace(self, norms: np.ndarray) -> float:
-        """Logarithm of Σ k(x, x) over norms r > 0, for a kernel with a name."""
-        if self.kernel == "gaussian":
-            return log(len(norms))
-        logs = np.log(norms) - log(self.lengthscale)
-        if self.kernel == "exponential":
-            return float(np.logaddexp.reduce(np.exp(2 * np.minimum(logs, _LARGEST_LOG))))
-        name = str(self.kernel)
-        at_one = {"ntk": self.depth + 1.0, "hidden_ntk": 0.5}.get(name, 1.0)
-        return float(np.logaddexp.reduce(2 * _POWERS[name] * logs)) + log(at_one)
-
-    def matrix(self, X: Array) -> Array:
-        """The exact kernel matrix of some rows."""
-        from ntkit import kernels
-
-        if not isinstance(self.kernel, str):
-            return kernels.dot_product(X, function=self.kernel)
-        if self.kernel in _SCALED:
-            return getattr(kernels, self.kernel)(X, lengthscale=self.lengthscale)
-        if self.kernel in ("ntk", "nngp"):
-            return getattr(kernels, self.kernel)(X, depth=self.depth)
-        return _of_cosines(X, _FUNCTIONS[self.kernel], _POWERS[self.kernel])
+    No more than 64 for infinite series.
+    """
+    logs = log_masses(series, norms, _LARGEST_AUTO if series.n_taylor is None else last_degree(series))
+    reached = np.logaddexp.accumulate(logs)
+    total = series.log_trace(norms) if series.n_taylor is None else reached[-1]
+    enough = np.flatnonzero((-np.expm1(reached - total) <= tolerance) & np.isfinite(reached))
+    return int(enough[0]) if len(enough) else len(logs) - 1
 
 
 class SeriesMap(FeatureMap):
     """Base class of the maps of such a kernel: checks of parameters, and what `fit` learns from the norms of rows."""
 
     kernel: KernelLike
+    kernel_params: dict[str, Any] | None
     lengthscale: float | str
     depth: int
     degree: int | str
     tolerance: float
     batch_size: int | None
     lengthscale_: float
-    _series: Series
+    _spec: KernelSpec
     _highest: ClassVar[int] = LARGEST_DEGREE
     """Highest degree that may be asked for."""
 
     @abstractmethod
-    def _learn(self, series: Series, norms: np.ndarray) -> None:
+    def _learn(self, series: Zonal, norms: np.ndarray) -> None:
         """Set what the draws need to know of the norms > 0 of the rows of `fit`."""
 
     @abstractmethod
@@ -184,39 +107,62 @@ class SeriesMap(FeatureMap):
         with self._all_or_nothing():
             if self.batch_size is not None:
                 check_int(self.batch_size, "batch_size", name, minimum=1)
-            kernel = _check_kernel(self.kernel, name, self._highest)
+            self._warn_of_old_names()
+            self.lengthscale_ = 1.0
+            spec = self._check_spec()
             lengthscale = check_lengthscale(self.lengthscale, name)
             seed = self._new_seed()
             X = self._check_rows(X, reset=True)
-            if kernel not in _SCALED:
-                lengthscale = 1.0
+            if not isinstance(self.kernel, str) or not hasattr(spec, "lengthscale"):
+                lengthscale = getattr(spec, "lengthscale", 1.0)
             self.lengthscale_ = default_lengthscale(X) if lengthscale is None else lengthscale
             norms = on_host(row_norms(X))
             # Of zero rows nothing can be learned; where all are, rows like the length scale are as good a guess as any.
             norms = norms[norms > 0] if norms.any() else np.array([self.lengthscale_])
-            self._learn(self._check_series(), norms)
+            self._spec = self._check_spec()
+            self._learn(self._series, norms)
             self._sparse = _array.is_sparse(X)
             self._draw(seed)
         return self
 
-    def _check_series(self) -> Series:
+    def _check_spec(self) -> KernelSpec:
         """The kernel that the parameters and ``lengthscale_`` describe."""
-        name = type(self).__name__
-        depth = check_int(self.depth, "depth", name, minimum=1)
-        return Series(_check_kernel(self.kernel, name, self._highest), self.lengthscale_, depth)
+        name, kernel, params = type(self).__name__, self.kernel, self.kernel_params
+        if isinstance(kernel, str) and kernel in _OLD:
+            kernel, params = "arc_cosine", {"order": _OLD[kernel]} | (params or {})
+        own = {"depth": check_int(self.depth, "depth", name, minimum=1), "lengthscale": self.lengthscale_}
+        spec = zonal_kernel(kernel, name, highest=self._highest, params=params, functions=False, **own)
+        try:
+            spec.zonal.log_coefficients(0)
+        except UnsupportedError as error:
+            rule = f"a kernel with a Taylor series in the cosine. ({error})"
+            raise ValueError(message(name, "kernel", rule, self.kernel)) from error
+        if isinstance(spec.zonal, Homogeneous) and spec.at_one == 0:
+            raise ValueError(message(name, "kernel", "a kernel that is not zero everywhere", self.kernel))
+        return spec
 
-    def _check_degree(self, series: Series, norms: np.ndarray) -> int:
+    def _warn_of_old_names(self) -> None:
+        if isinstance(self.kernel, str) and self.kernel in _OLD:
+            text = f"kernel='arc_cosine' with kernel_params={{'order': {_OLD[self.kernel]}}}"
+            text = f"kernel={self.kernel!r} is now {text}; the old name will go in version 0.3."
+            warnings.warn(text, FutureWarning, stacklevel=3)
+
+    @property
+    def _series(self) -> Zonal:
+        return self._spec.zonal
+
+    def _check_degree(self, series: Zonal, norms: np.ndarray) -> int:
         """The highest degree: as given, or the one that reaches the tolerance."""
         tolerance = check_real(self.tolerance, "tolerance", type(self).__name__, minimum=0, maximum=1)
         given = self._given_degree(series)
-        return series.find_degree(norms, tolerance) if given is None else given
+        return find_degree(series, norms, tolerance) if given is None else given
 
-    def _given_degree(self, series: Series) -> int | None:
+    def _given_degree(self, series: Zonal) -> int | None:
         """The degree asked for, that of the last coefficient at most; None for "auto"."""
         name = type(self).__name__
         if isinstance(self.degree, str) and self.degree == "auto":
             return None
-        lowest = max(1, int(series.degrees(self._highest)[0]))
+        lowest = max(1, int(degrees_of(series, self._highest)[0]))
         rule = f"an int from {lowest} to {self._highest} or 'auto'"
         if isinstance(self.degree, str):
             raise ValueError(message(name, "degree", rule, self.degree))
@@ -224,10 +170,10 @@ class SeriesMap(FeatureMap):
             degree = check_int(self.degree, "degree", name, minimum=lowest, maximum=self._highest)
         except (TypeError, ValueError) as error:
             raise type(error)(message(name, "degree", rule, self.degree)) from None
-        return min(degree, series.last_degree)
+        return min(degree, last_degree(series))
 
     def _kernel(self, X: Array) -> Array:
-        return self._series.matrix(X)
+        return self._spec.matrix(X)
 
 
 @lru_cache(maxsize=64)
@@ -310,53 +256,3 @@ def _log_sums(logs: np.ndarray) -> np.ndarray:
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):
         return np.log(np.exp(logs - top).sum(axis=0)) + top
-
-
-def _of_cosines(X: Array, function: Callable[[Array], Array], power: int) -> Array:
-    """‖x‖^p ‖y‖^p κ(cos(x, y)) of all pairs of rows; 0 for a zero row, also for p = 0."""
-    norms = row_norms(X)
-    xp: Any = _array.namespace(norms)
-    units = divide_rows(X.astype(np.float64) if _array.is_sparse(X) else _array.widen(X), norms)
-    t = xp.clip(inner_products(units, units), -1, 1)
-    t = xp.where(1 - xp.abs(t) < SAME, xp.sign(t), t)
-    scales = xp.where(norms > 0, norms**power, xp.zeros_like(norms))
-    return xp.astype(scales[:, None] * function(t) * scales[None, :], _array.result_dtype(X))
-
-
-_FUNCTIONS: dict[str, Callable[[Array], Array]] = {
-    "arc_cosine0": lambda t: arc_cosine(t, 0),
-    "arc_cosine1": lambda t: arc_cosine(t, 1),
-    "hidden_ntk": lambda t: 0.5 * t * arc_cosine(t, 0),
-}
-_NAMES = (*_SCALED, "ntk", "nngp", *_FUNCTIONS)
-
-
-@lru_cache(maxsize=64)
-def _taylor(kernel: str, depth: int, degree: int) -> tuple[float, ...]:
-    """Taylor coefficients of κ in ‖x‖^p ‖y‖^p κ(cos)."""
-    if kernel in ("ntk", "nngp"):
-        a = relu_ntk_taylor(depth, degree, kind=kernel)
-    elif kernel == "hidden_ntk":
-        a = 0.5 * np.concatenate([[0.0], arc_cosine_taylor(0, degree - 1)])
-    else:
-        a = arc_cosine_taylor(int(kernel[-1]), degree)
-    return tuple(a.tolist())
-
-
-def _check_kernel(kernel: Any, owner: str, highest: int) -> str | tuple[float, ...]:
-    """A name, or coefficients up to the highest degree as floats."""
-    names = ", ".join(map(repr, _NAMES))
-    rule = f"one of {names}, or a sequence of up to {highest + 1} finite numbers ≥ 0, not all 0"
-    if isinstance(kernel, str):
-        if kernel not in _NAMES:
-            raise ValueError(message(owner, "kernel", rule, kernel))
-        return kernel
-    if not isinstance(kernel, Sequence | np.ndarray):
-        raise TypeError(message(owner, "kernel", rule, kernel))
-    try:
-        coefficients = tuple(check_real(a, "kernel", owner, minimum=0) for a in kernel)
-    except (TypeError, ValueError) as error:
-        raise type(error)(message(owner, "kernel", rule, kernel)) from None
-    if not any(coefficients) or len(coefficients) > highest + 1:
-        raise ValueError(message(owner, "kernel", rule, kernel))
-    return coefficients

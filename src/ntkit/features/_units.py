@@ -13,7 +13,6 @@ h_j(a)² is a times a constant, and a fitted polynomial is the better series.
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
@@ -23,9 +22,8 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit.kernels.activations import HOMOGENEOUS, gain, negative_slope, second_moment
 from ntkit.kernels.expansions import truncated_coefficients
-from ntkit.networks import GELU, Activation, Erf, Gaussian, ReLU, Sin
+from ntkit.networks import Activation, PiecewiseLinear, ReLU
 from ntkit.programs import Program, run
 from ntkit.sketches.series import SeriesOperator
 from ntkit.sketches.srht import SRHTOperator
@@ -53,16 +51,16 @@ class RandomUnits(Units):
 
     def features(self, phi: Array, power: Array | None) -> tuple[Array | None, Array | None]:  # noqa: ARG002
         """See :meth:`Units.features`."""
-        scale = (second_moment(self.activation) if self.activation.normalize else 1.0) ** -0.5
+        scale = self.activation.scale
         if isinstance(self.activation, ReLU) and not self.n_derivative:
             return rectified(phi, scale * self.n_forward**-0.5 * self.matrix), None
         xp: Any = _array.namespace(phi)
         u = xp.matmul(phi, _array.constant(self.matrix.T, phi))
         forward = derivative = None
         if self.n_forward:
-            forward = sigma(self.activation, u[..., : self.n_forward]) * (scale * self.n_forward**-0.5)
+            forward = self.activation.sigma(u[..., : self.n_forward]) * (scale * self.n_forward**-0.5)
         if self.n_derivative:
-            derivative = sigma_prime(self.activation, u[..., : self.n_derivative]) * (scale * self.n_derivative**-0.5)
+            derivative = self.activation.sigma_prime(u[..., : self.n_derivative]) * (scale * self.n_derivative**-0.5)
         return forward, derivative
 
 
@@ -78,52 +76,6 @@ def rectified(x: Array, matrix: np.ndarray) -> Array:
             return torch._addmm_activation(bias, rows, transposed).reshape(*x.shape[:-1], len(matrix))
     u = xp.matmul(x, transposed)
     return u.relu_() if _array.is_torch(u) and not u.requires_grad else xp.clip(u, 0, None)
-
-
-def sigma(activation: Activation, u: Array) -> Array:
-    """σ of every entry, without its normalization."""
-    xp: Any = _array.namespace(u)
-    if isinstance(activation, HOMOGENEOUS):
-        slope = negative_slope(activation)
-        return xp.clip(u, 0, None) if slope == 0 else xp.where(u > 0, u, slope * u)
-    if isinstance(activation, Erf):
-        return _erf(u)
-    if isinstance(activation, GELU):
-        return u * _normal(u)
-    if isinstance(activation, Sin):
-        return xp.sin(u)
-    assert isinstance(activation, Gaussian)
-    return xp.sin(u) + xp.cos(u)
-
-
-def sigma_prime(activation: Activation, u: Array) -> Array:
-    """σ′ of every entry; 0 at the corner of a piecewise linear σ."""
-    xp: Any = _array.namespace(u)
-    if isinstance(activation, HOMOGENEOUS):
-        up, down = xp.astype(u > 0, u.dtype), xp.astype(u < 0, u.dtype)
-        return up if negative_slope(activation) == 0 else up + negative_slope(activation) * down
-    if isinstance(activation, Erf):
-        return (2 / math.sqrt(math.pi)) * xp.exp(-u * u)
-    if isinstance(activation, GELU):
-        return _normal(u) + u * xp.exp(-0.5 * u * u) / math.sqrt(2 * math.pi)
-    if isinstance(activation, Sin):
-        return xp.cos(u)
-    assert isinstance(activation, Gaussian)
-    return xp.cos(u) - xp.sin(u)
-
-
-def _erf(u: Array) -> Array:
-    """erf, which the array API standard lacks."""
-    if _array.is_torch(u):
-        return u.erf()
-    from scipy.special import erf
-
-    return erf(u)
-
-
-def _normal(u: Array) -> Array:
-    """Distribution function of the standard normal law."""
-    return 0.5 * (1 + _erf(u * 0.5**0.5))
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,7 +118,7 @@ class SeriesUnits(Units):
 
     @property
     def _homogeneous(self) -> bool:
-        return isinstance(self.activation, HOMOGENEOUS)
+        return isinstance(self.activation, PiecewiseLinear)
 
     @cached_property
     def _program(self) -> Program:
@@ -222,8 +174,6 @@ def _size(operator: SeriesOperator | SRHTOperator | None) -> int:
 
 def after(activation: Activation, power: Array, *, derivative: bool = False) -> Array:
     """Σ(x, x) after an activation, or with `derivative` what it multiplies Θ(x, x) by, from Σ(x, x) before it."""
-    from ntkit.kernels.expansions import derivative_dual_at_one, dual_at_one
-
-    if isinstance(activation, HOMOGENEOUS):
-        return gain(activation) * (_array.namespace(power).ones_like(power) if derivative else power)
-    return (derivative_dual_at_one if derivative else dual_at_one)(activation, power)
+    xp: Any = _array.namespace(power)
+    wide = power if isinstance(activation, PiecewiseLinear) else _array.widen(power)
+    return xp.astype(activation.dual_at_ends(wide, derivative=derivative)[0], power.dtype, copy=False)

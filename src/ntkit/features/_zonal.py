@@ -77,7 +77,7 @@ class Radial:
             )
         anchor = min(float(radii.max()) or function.lengthscale, _LARGEST * function.lengthscale)
         n_terms = function.n_terms(anchor)
-        logs = function.log_weights(degree, n_terms, n_features)
+        logs = function.log_parts(degree, n_terms, n_features)
         H = np.exp(logs + function.log_powers(np.minimum(radii, anchor), degree, n_terms)) / len(radii) ** 0.5
         within = bool(radii.min() <= anchor)
         if within:

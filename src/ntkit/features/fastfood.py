@@ -1,4 +1,4 @@
-"""Fastfood: random Fourier features of the Gaussian kernel by Hadamard transforms."""
+"""Fastfood: random Fourier features of kernels of the distance by Hadamard transforms."""
 
 from __future__ import annotations
 
@@ -7,34 +7,41 @@ from typing import Any
 import numpy as np
 
 from ntkit._random import generator
+from ntkit.features._spectral import check_rotations, tails
 from ntkit.features.fourier import FourierMap, Multiply
+from ntkit.kernels.distances import DistanceKernel
 from ntkit.programs import Program, power_of_two, run
 
 _SMALLEST = 64  # order of the transforms at least: a step of the program for fewer numbers is not worth its start
 
 
 class FastfoodFeatures(FourierMap):
-    """Fastfood features of the Gaussian kernel exp(−‖x − y‖²/(2ℓ²)), [1]_: Fourier features in O(m log d) per row.
+    """Fastfood features of the Gaussian, Laplace and Matérn kernels, [1]_: Fourier features in O(m log d) per row.
 
     The frequencies are the rows of independent blocks
 
         V = 1/(ℓ√n) S H G Π H B / ‖g‖,
 
     n the power of two ≥ d (and ≥ 64) to which x is zero-padded, H the Hadamard matrix with entries ±1, B random signs,
-    Π a random permutation, G = diag(g) with g ~ N(0, I), S independent lengths of the law χ_n. With the first
-    h = ⌈m/2⌉ rows w_i of all blocks the features of an even number m of components are
+    Π a random permutation, G = diag(g) with g ~ N(0, I), S independent lengths of the law χ_n (times √(2ν/u) with
+    u ~ χ²_{2ν} for Matérn kernels, ν = 1/2 for Laplace). With the first h = ⌈m/2⌉ rows w_i of all blocks the features
+    of an even number m of components are
 
         Z(x) = h^{-1/2} [cos(w_1·x), …, cos(w_h·x), sin(w_1·x), …, sin(w_h·x)],
 
         E Z(x)·Z(y) = k(x, y),   Var Z(x)·Z(y) ≈ [(1 − k²)² + ((h − 1)/n) k² (‖z‖⁴ − 2Σ_j z_j⁴)]/m,   ‖Z(x)‖ = 1,
 
-    z = (x − y)/ℓ, up to O(1/n²) for h ≤ n. With more blocks, h a multiple of n, it is the same with n in place of h
-    (but not of m). An odd m is as in :class:`RandomFourierFeatures`.
+    z = (x − y)/ℓ, the variance for the Gaussian and up to O(1/n²) for h ≤ n. With more blocks, h a multiple of n, it is
+    the same with n in place of h (but not of m). An odd m is as in :class:`RandomFourierFeatures`.
 
     Parameters
     ----------
     n_components : int
         Number m of features. Little is saved below 2n, as a block is computed as a whole.
+    kernel : {"gaussian", "laplace", "matern"}
+        The kernel, with the Euclidean norm.
+    kernel_params : dict or None
+        ``{"nu": 2.5}`` of "matern" (1.5 if not given).
     lengthscale : float > 0 or "scale"
         ℓ, as in :class:`RandomFourierFeatures`.
     batch_size : int or None
@@ -56,11 +63,12 @@ class FastfoodFeatures(FourierMap):
     O(⌈m/(2n)⌉ n log n + m) per row and O(m + n) numbers held, in place of O(d m) for both. Sparse rows become dense, a
     few at a time.
 
-    Each frequency has exactly the law N(0, I/ℓ²), so the mean is exact for any d: given B and Π a row of V is an
-    orthogonal matrix times g/‖g‖ with some signs flipped, a uniform direction, times an independent length χ_n/ℓ. The
-    frequencies of a block are not independent of each other. For close pairs and m ≥ 2n the variance is twice that of
-    independent ones (:class:`RandomFourierFeatures`) if z has many entries of similar size, and next to nothing if it
-    has a single one. The formula is by a second-order expansion in 1/n; [1]_ has an upper bound.
+    Each frequency has exactly the law that it has in :class:`RandomFourierFeatures`, so the mean is exact for any d:
+    given B and Π a row of V is an orthogonal matrix times g/‖g‖ with some signs flipped, a uniform direction, times an
+    independent length. The frequencies of a block are not independent of each other. For close pairs, m ≥ 2n and the
+    Gaussian the variance is twice that of independent ones (:class:`RandomFourierFeatures`) if z has many entries of
+    similar size, and next to nothing if it has a single one. The formula is by a second-order expansion in 1/n; [1]_
+    has an upper bound.
 
     References
     ----------
@@ -77,7 +85,8 @@ class FastfoodFeatures(FourierMap):
     True
     """
 
-    def _draw_frequencies(self, seed: np.random.SeedSequence, size: int) -> None:
+    def _draw_frequencies(self, seed: np.random.SeedSequence, size: int, kernel: DistanceKernel) -> None:
+        check_rotations(kernel, type(self).__name__)
         n = max(power_of_two(self.n_features_in_), _SMALLEST)
         shape = -(-size // n), n
         signs = generator(seed, "fastfood", "signs").integers(2, size=shape, dtype=np.int8)
@@ -87,6 +96,7 @@ class FastfoodFeatures(FourierMap):
         normals = generator(seed, "fastfood", "normals").standard_normal(shape)
         self._directions = normals / np.linalg.norm(normals, axis=1, keepdims=True)
         self._lengths = np.sqrt(generator(seed, "fastfood", "lengths").chisquare(n, size))
+        self._lengths *= np.ravel(tails(kernel, seed, (size, n)))
         self._program = self._emit()
 
     def _emit(self) -> Program:

@@ -1,4 +1,4 @@
-"""Random Fourier features of the Gaussian kernel."""
+"""Random Fourier features of kernels of the distance: Gaussian, Laplace and Matérn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from ntkit._random import RandomState, generator
 from ntkit._validation import check_int
 from ntkit.features._base import FeatureMap
 from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
+from ntkit.features._spectral import check_rotations, distance_kernel, tails
 from ntkit.features._walk import haar
+from ntkit.kernels.distances import DistanceKernel
 
 _TILE_BYTES = 2**21  # of the result that a thread writes at a time: the passes over it then stay in its cache
 _TILE_ROWS = 128  # at least: BLAS packs the frequencies anew for every tile
@@ -36,18 +38,22 @@ class FourierMap(FeatureMap):
         self,
         n_components: int = 1024,
         *,
+        kernel: str = "gaussian",
+        kernel_params: dict[str, Any] | None = None,
         lengthscale: float | str = "scale",
         batch_size: int | None = None,
         random_state: RandomState = None,
     ):
         self.n_components = n_components
+        self.kernel = kernel
+        self.kernel_params = kernel_params
         self.lengthscale = lengthscale
         self.batch_size = batch_size
         self.random_state = random_state
 
     @abstractmethod
-    def _draw_frequencies(self, seed: np.random.SeedSequence, size: int) -> None:
-        """Draw `size` frequencies for rows of ``n_features_in_`` and ``lengthscale_``; more keep the first."""
+    def _draw_frequencies(self, seed: np.random.SeedSequence, size: int, kernel: DistanceKernel) -> None:
+        """Draw `size` frequencies of a kernel for rows of ``n_features_in_``; more keep the first."""
 
     @abstractmethod
     def _host_phases(self, dtype: np.dtype, *, sparse: bool) -> tuple[Multiply, int]:
@@ -85,8 +91,10 @@ class FourierMap(FeatureMap):
 
     def _draw(self, seed: np.random.SeedSequence) -> None:
         """Make the draws for rows of ``n_features_in_`` and ``lengthscale_``."""
-        m = check_int(self.n_components, "n_components", type(self).__name__, minimum=1)
-        self._draw_frequencies(seed, -(-m // 2))
+        name = type(self).__name__
+        m = check_int(self.n_components, "n_components", name, minimum=1)
+        self._exact = distance_kernel(self.kernel, self.kernel_params, self.lengthscale_, name)
+        self._draw_frequencies(seed, -(-m // 2), self._exact)
         self._phase = float(generator(seed, "fourier", "phase").uniform(0, 2 * np.pi)) if m % 2 else None
         self._n_features_out = m
 
@@ -157,19 +165,22 @@ class FourierMap(FeatureMap):
         return torch.cat(parts, dim=1) * half**-0.5
 
     def _kernel(self, X: Array) -> Array:
-        from ntkit.kernels import gaussian
-
-        return gaussian(X, lengthscale=self.lengthscale_)
+        return self._exact.matrix(X)
 
 
 class RandomFourierFeatures(FourierMap):
-    """Random Fourier features of the Gaussian kernel exp(−‖x − y‖²/(2ℓ²)), [1]_.
+    """Random Fourier features of the Gaussian, Laplace and Matérn kernels, [1]_.
 
-    With h = ⌈m/2⌉ frequencies w_i ~ N(0, I/ℓ²), the features of an even number m of components are
+    With h = ⌈m/2⌉ frequencies w_i of the spectral law of the kernel, the features of an even number m of components are
 
         Z(x) = h^{-1/2} [cos(w_1·x), …, cos(w_h·x), sin(w_1·x), …, sin(w_h·x)],
 
-        E Z(x)·Z(y) = k(x, y),   Var Z(x)·Z(y) = (1 − k(x, y)²)²/m,   ‖Z(x)‖ = 1.
+        E Z(x)·Z(y) = k(x − y),   Var Z(x)·Z(y) = (1 + k(2(x − y)) − 2k(x − y)²)/m,   ‖Z(x)‖ = 1,
+
+        "gaussian"                exp(−‖x − y‖²/(2ℓ²))    w = g/ℓ, g ~ N(0, I); the variance is (1 − k²)²/m
+        "matern", {"nu": ν}       see kernels.matern      w = g √(2ν/u)/ℓ, u ~ χ²_{2ν}: Student's law, 2ν degrees
+        "laplace"                 exp(−‖x − y‖/ℓ)         the same with ν = 1/2: Cauchy's law in d dimensions
+        "laplace", {"norm": "l1"} exp(−‖x − y‖₁/ℓ)        coordinates of Cauchy's law, independent, over ℓ
 
     For an odd m there are h cosines and h − 1 sines. The cosine left alone is √2 cos(w_h·x + b) with b uniform on
     [0, 2π) in place of cos(w_h·x): the mean is the same (‖Z(x)‖ = 1 then holds on average only).
@@ -178,6 +189,11 @@ class RandomFourierFeatures(FourierMap):
     ----------
     n_components : int
         Number m of features.
+    kernel : {"gaussian", "laplace", "matern"}
+        The kernel.
+    kernel_params : dict or None
+        Its parameters but the length scale: ``{"nu": 2.5}`` of "matern" (1.5 if not given), ``{"norm": "l1"}`` of
+        "laplace".
     lengthscale : float > 0 or "scale"
         ℓ. "scale": √(d·Var(X)/2) with the variance over all entries of the X that `fit` sees, so that
         scikit-learn's ``gamma`` is 1/(d·Var(X)), as ``SVC(gamma="scale")`` has it (and 1 if all entries are equal).
@@ -202,10 +218,15 @@ class RandomFourierFeatures(FourierMap):
     -----
     O(d m) per row as a matrix product, O(nnz·m) for SciPy CSR rows; on the CPU nothing of the size of the result
     is held but the result. Claim 1 of [1]_: on a set of diameter D the error is below ε everywhere with constant
-    probability for m = O(d ε⁻² log(D/(ℓ ε))). Pairs of a cosine and a sine have a smaller variance for this kernel
-    than cosines of random phase, which scikit-learn's ``RBFSampler`` uses [2]_. A zero row has k(0, 0) = 1, so its
-    features are not zero. In float32 the phases w·x are off by about 1e-7 ‖x‖/ℓ: rows far from the origin should be
-    centred first, which does not change the kernel.
+    probability for m = O(d ε⁻² log(D/(ℓ ε))) and the Gaussian. Pairs of a cosine and a sine have a smaller variance for
+    this kernel than cosines of random phase, which scikit-learn's ``RBFSampler`` uses [2]_. A zero row has
+    k(0, 0) = 1, so its features are not zero. In float32 the phases w·x are off by about 1e-7 ‖x‖ ‖w‖: rows far from
+    the origin should be centred first, which does not change the kernel.
+
+    The laws of Laplace and Matérn kernels have heavy tails: of h frequencies for "laplace", the largest is about h
+    times as large as a typical one. Features of such frequencies oscillate between neighbouring rows and are noise
+    there. The variance is at most 2/m as for any kernel, but for close pairs, t = ‖x − y‖/ℓ small, it is 2t/m for
+    "laplace" and 4√3 t³/m for ν = 3/2, where the Gaussian has t⁴/m. Claim 1 needs E‖w‖² < ∞, which is ν > 1.
 
     References
     ----------
@@ -221,16 +242,22 @@ class RandomFourierFeatures(FourierMap):
     >>> Z = RandomFourierFeatures(4096, lengthscale=2.0, random_state=0).fit_transform(X)
     >>> bool(np.abs(Z @ Z.T - gaussian(X, lengthscale=2.0)).max() < 0.1)
     True
+    >>> from ntkit.kernels import matern
+    >>> Z = RandomFourierFeatures(4096, kernel="matern", lengthscale=2.0, random_state=0).fit_transform(X)
+    >>> bool(np.abs(Z @ Z.T - matern(X, nu=1.5, lengthscale=2.0)).max() < 0.1)
+    True
     """
 
-    def _draw_frequencies(self, seed: np.random.SeedSequence, size: int) -> None:
-        draws = self._draw_normals(seed, size)
+    def _draw_frequencies(self, seed: np.random.SeedSequence, size: int, kernel: DistanceKernel) -> None:
+        draws = self._draw_normals(seed, size, kernel)
         draws /= self.lengthscale_
+        draws *= tails(kernel, seed, draws.shape)
         self.frequencies_ = np.ascontiguousarray(draws.T)
         self._placed: list[tuple[Any, Array]] = []
 
-    def _draw_normals(self, seed: np.random.SeedSequence, size: int) -> np.ndarray:
+    def _draw_normals(self, seed: np.random.SeedSequence, size: int, kernel: DistanceKernel) -> np.ndarray:
         """Rows of the law N(0, I) each."""
+        del kernel
         return generator(seed, "fourier", "frequencies").standard_normal((size, self.n_features_in_))
 
     def _host_phases(self, dtype: np.dtype, *, sparse: bool) -> tuple[Multiply, int]:
@@ -275,11 +302,12 @@ class RandomFourierFeatures(FourierMap):
 
 
 class OrthogonalFourierFeatures(RandomFourierFeatures):
-    """Random Fourier features of the Gaussian kernel exp(−‖x − y‖²/(2ℓ²)) with orthogonal frequencies, [1]_.
+    """Random Fourier features of the Gaussian, Laplace and Matérn kernels with orthogonal frequencies, [1]_.
 
-    The frequencies are w_i = s_i q_i/ℓ with independent lengths s_i ~ χ_d. The directions q_1, …, q_d are orthonormal
-    and uniformly (Haar) distributed, the next d are so again, independently of the first, and so on. Each w_i has the
-    law N(0, I/ℓ²), so the features Z of :class:`RandomFourierFeatures` stay unbiased, with ‖Z(x)‖ = 1:
+    The frequencies are w_i = s_i q_i/ℓ. The directions q_1, …, q_d are orthonormal and uniformly (Haar) distributed,
+    the next d are so again, independently of the first, and so on. The lengths s_i are independent: of the law χ_d for
+    the Gaussian, χ_d √(2ν/u) with u ~ χ²_{2ν} for Matérn kernels (ν = 1/2 for Laplace). Each w_i has the same law as in
+    :class:`RandomFourierFeatures`, so the features stay unbiased, with ‖Z(x)‖ = 1. For the Gaussian
 
         E Z(x)·Z(y) = k(x, y),   Var Z(x)·Z(y) ≈ [(1 − k²)² − ((h − 1)/d) k² t⁴]/m,   t = ‖x − y‖/ℓ, h = m/2 ≤ d,
 
@@ -290,6 +318,10 @@ class OrthogonalFourierFeatures(RandomFourierFeatures):
     ----------
     n_components : int
         Number m of features.
+    kernel : {"gaussian", "laplace", "matern"}
+        The kernel, with the Euclidean norm: the law of ``norm="l1"`` is not the same in all directions.
+    kernel_params : dict or None
+        ``{"nu": 2.5}`` of "matern" (1.5 if not given).
     lengthscale : float > 0 or "scale"
         ℓ, as in :class:`RandomFourierFeatures`.
     batch_size : int or None
@@ -312,7 +344,8 @@ class OrthogonalFourierFeatures(RandomFourierFeatures):
     -----
     `transform` costs what it does with independent frequencies. `fit` makes them orthogonal in O(d m min(d, m))
     operations, as fast as matrix products: as long as the `transform` of a few times min(d, m/2) rows. Most is gained
-    for close pairs (t < 2) and m ≥ 2d, nothing for one feature (d = 1).
+    for close pairs (t < 2) and m ≥ 2d, nothing for one feature (d = 1). With heavy tails less is gained: the lengths,
+    which stay independent, are most of the variance.
 
     References
     ----------
@@ -330,7 +363,8 @@ class OrthogonalFourierFeatures(RandomFourierFeatures):
     True
     """
 
-    def _draw_normals(self, seed: np.random.SeedSequence, size: int) -> np.ndarray:
+    def _draw_normals(self, seed: np.random.SeedSequence, size: int, kernel: DistanceKernel) -> np.ndarray:
+        check_rotations(kernel, type(self).__name__)
         d = self.n_features_in_
         rows = np.empty((size, d))
         at_once = d * max(_SMALL // d, 1)

@@ -18,8 +18,10 @@ from ntkit.features import _zonal
 from ntkit.features._base import FeatureMap
 from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
 from ntkit.features._series import row_norms
-from ntkit.kernels.dot_product import divide_rows
-from ntkit.kernels.zonal import Homogeneous, harmonic_dimension, resolve
+from ntkit.kernels import KernelSpec
+from ntkit.kernels.tiles import divide_rows
+from ntkit.kernels.zonal import harmonic_dimension, zonal_kernel
+from ntkit.networks import UnsupportedError
 
 _TILE_BYTES = 2**22  # of the result that a thread writes at a time
 _TILE_ROWS = 128
@@ -183,8 +185,10 @@ class GegenbauerFeatures(FeatureMap):
             seed = self._new_seed()
             X = self._check_rows(X, reset=True)
             if lengthscale is None:
-                scaled = isinstance(self.kernel, str) and self.kernel in ("gaussian", "exponential")
-                lengthscale = default_lengthscale(X) if scaled else 1.0
+                self.lengthscale_ = 1.0
+                spec = self._check_spec()
+                scaled = isinstance(self.kernel, str) and hasattr(spec, "lengthscale")
+                lengthscale = default_lengthscale(X) if scaled else getattr(spec, "lengthscale", 1.0)
             self.lengthscale_ = lengthscale
             self._sparse = _array.is_sparse(X)
             groups = self._check_groups()
@@ -206,7 +210,8 @@ class GegenbauerFeatures(FeatureMap):
         tolerance = check_real(self.tolerance, "tolerance", name, minimum=0, maximum=1)
         groups = self._check_groups()
         self._reduction = self._draw_projection(keyed(seed, "projection"))
-        function = resolve(self.kernel, name, depth=self.depth, power=self.power, lengthscale=self.lengthscale_)
+        self._spec = self._check_spec()
+        function = self._series()
         self._factors = []
         for columns, radii in zip(groups, self.radii_, strict=True):
             d = self._reduction.n_components if self._reduction is not None else self.n_features_in_
@@ -442,23 +447,20 @@ class GegenbauerFeatures(FeatureMap):
         self._placed[:] = [((dtype, device), factors)]
         return factors
 
-    def _kernel(self, X: Array) -> Array:
-        from ntkit.kernels import dot_product, exponential, gaussian, nngp, ntk
+    def _check_spec(self) -> KernelSpec:
+        """The kernel that the parameters and ``lengthscale_`` describe."""
+        own: Any = {"depth": self.depth, "power": self.power, "lengthscale": self.lengthscale_}
+        return zonal_kernel(self.kernel, type(self).__name__, **own)
 
-        name = self.kernel if isinstance(self.kernel, str) else None
-        if name in ("ntk", "nngp"):
-            return (ntk if name == "ntk" else nngp)(X, depth=self.depth)
-        if name in ("gaussian", "exponential"):
-            return (gaussian if name == "gaussian" else exponential)(X, lengthscale=self.lengthscale_)
-        function = resolve(self.kernel, type(self).__name__, power=self.power)
-        if not isinstance(function, Homogeneous):
-            return dot_product(X, function=np.asarray(self.kernel, dtype=np.float64))
-        rows = X.toarray() if _array.is_sparse(X) else _array.widen(X).cpu().numpy() if _array.is_torch(X) else X
-        norms = row_norms(rows)
-        unit = divide_rows(rows, norms)
-        scales = np.where(norms > 0, norms**function.power, 0.0)
-        K = scales[:, None] * function.function(np.clip(unit @ unit.T, -1, 1)) * scales
-        return _array.namespace(X).asarray(K, device=X.device) if _array.is_torch(X) else K
+    def _series(self) -> Any:
+        try:
+            return self._spec.zonal
+        except UnsupportedError as error:
+            rule = f"a kernel of radial functions and Gegenbauer polynomials. ({error})"
+            raise ValueError(message(type(self).__name__, "kernel", rule, self.kernel)) from error
+
+    def _kernel(self, X: Array) -> Array:
+        return self._spec.matrix(X)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()

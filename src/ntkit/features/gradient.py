@@ -17,8 +17,8 @@ from ntkit.features import _finite
 from ntkit.features._base import FeatureMap
 from ntkit.features._finite import Input, Step
 from ntkit.features._images import as_floats, check_images
-from ntkit.networks import Abs, Dense, LeakyReLU, ReLU, output_shape
-from ntkit.networks._layers import Layer, flatten
+from ntkit.networks import Dense, Layer, PiecewiseLinear, output_shape
+from ntkit.networks.fold import flatten
 from ntkit.programs import array_api
 
 _WIDTH = 128
@@ -248,7 +248,7 @@ class GradientFeatures(FeatureMap):
 def _is_chain(layers: list[Layer]) -> bool:
     """Whether Dense layers and piecewise linear activations alternate, which needs no torch."""
     return len(layers) % 2 == 1 and all(
-        isinstance(layer, ReLU | LeakyReLU | Abs if number % 2 else Dense) for number, layer in enumerate(layers)
+        isinstance(layer, PiecewiseLinear if number % 2 else Dense) for number, layer in enumerate(layers)
     )
 
 
@@ -265,30 +265,29 @@ def _count(layers: list[Layer], inputs: Input, width: int) -> int:
 
 def _chain_gradients(layers: list[Layer], weights: list[np.ndarray], x: Array) -> Array:
     """Forward, then backward: the gradient of W is the outer product of what comes back and what went in."""
-    from ntkit.kernels.activations import negative_slope, second_moment
-
     xp: Any = _array.namespace(x)
     dense = [layer for layer in layers if isinstance(layer, Dense)]
     activations = layers[1::2]
-    matrices, inputs, slopes = [], [x], []
+    matrices, inputs, slopes = [], [], []
     for number, (layer, drawn) in enumerate(zip(dense, weights, strict=True)):
-        scale = layer.weight_std / (drawn.shape[1] ** 0.5 if number else 1.0)
-        matrices.append(xp.astype(xp.asarray(drawn, device=_array.device(x)), x.dtype) * scale)
+        # What goes in, scaled, with a column for biases: h is its product with W as drawn.
+        fan_in = drawn.shape[1] - (layer.bias_std > 0)
+        x = x * (layer.weight_std / (fan_in**0.5 if number else 1.0))
+        inputs.append(xp.concat([x, xp.full_like(x[:, :1], layer.bias_std)], axis=1) if layer.bias_std else x)
+        matrices.append(xp.astype(xp.asarray(drawn, device=_array.device(x)), x.dtype))
         h = xp.matmul(inputs[-1], xp.matrix_transpose(matrices[-1]))
         if number < len(activations):
             activation: Any = activations[number]
-            up = second_moment(activation) ** -0.5 if activation.normalize else 1.0
-            down = up * negative_slope(activation)
-            slopes.append(xp.where(h > 0, xp.full_like(h, up), xp.full_like(h, down)))
-            slopes[-1] = xp.where(h == 0, xp.zeros_like(h), slopes[-1])
-            inputs.append(h * slopes[-1])
+            slopes.append(activation.scale * activation.sigma_prime(h))
+            x = h * slopes[-1]
     back = xp.ones((x.shape[0], 1), dtype=x.dtype, device=_array.device(x))
     parts = []
     for number in reversed(range(len(dense))):
         if dense[number].trainable:
-            scale = dense[number].weight_std / (weights[number].shape[1] ** 0.5 if number else 1.0)
-            outer = (scale * back)[:, :, None] * inputs[number][:, None, :]
+            outer = back[:, :, None] * inputs[number][:, None, :]
             parts.append(xp.reshape(outer, (x.shape[0], -1)))
         if number:
-            back = xp.matmul(back, matrices[number]) * slopes[number - 1]
+            fan_in = weights[number].shape[1] - (dense[number].bias_std > 0)
+            back = xp.matmul(back, matrices[number][:, :fan_in]) * (dense[number].weight_std / fan_in**0.5)
+            back = back * slopes[number - 1]
     return xp.concat(parts[::-1], axis=1)

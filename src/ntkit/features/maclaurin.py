@@ -13,8 +13,9 @@ from ntkit._batching import batch_rows, row_batches, run_on_threads
 from ntkit._precision import exact_products
 from ntkit._random import RandomState, generator
 from ntkit._validation import check_choice, check_int
-from ntkit.features._series import KernelLike, Series, SeriesMap, row_norms
-from ntkit.kernels.dot_product import divide_rows
+from ntkit.features._series import KernelLike, SeriesMap, degrees_of, log_masses, row_norms
+from ntkit.kernels.tiles import divide_rows
+from ntkit.kernels.zonal import Zonal
 from ntkit.sketches.draws import draw_signs
 from ntkit.sketches.series import share_out
 
@@ -31,8 +32,8 @@ class MaclaurinFeatures(SeriesMap):
         "exponential"    exp(⟨x, y⟩/ℓ²)                    w_j(r) = (r/ℓ)^j / √(j!)
         "ntk", "nngp"    ‖x‖‖y‖ Σ_j a_j cos(x, y)^j        w_j(r) = √a_j r
         "hidden_ntk"     ‖x‖‖y‖ cos(x, y) κ₀(cos(x, y))/2  w_j(r) = √a_j r
-        "arc_cosine0"    κ₀(cos(x, y))                     w_j(r) = √a_j
-        "arc_cosine1"    ‖x‖‖y‖ κ₁(cos(x, y))              w_j(r) = √a_j r
+        "arc_cosine"     ‖x‖^p ‖y‖^p κ_p(cos(x, y))        w_j(r) = √a_j r^p, p = 0 or 1
+        "polynomial"     (γ⟨x, y⟩ + c)^p                   w_j(r) = √(C(p, j) γ^j c^{p−j}) r^j
         [a_0, a_1, …]    Σ_j a_j ⟨x, y⟩^j                  w_j(r) = √a_j r^j
 
     with the Taylor coefficients a_j of K_relu^(L) or Σ_relu^(L) for "ntk" and "nngp", of κ_p and of t κ₀(t)/2 for the
@@ -50,11 +51,14 @@ class MaclaurinFeatures(SeriesMap):
 
     Parameters
     ----------
-    kernel : {"gaussian", "exponential", "ntk", "nngp", "hidden_ntk", "arc_cosine0", "arc_cosine1"} or sequence of float
-        The kernel, or its Taylor coefficients a_j ≥ 0.
+    kernel : str, Layer or sequence of float
+        A name above, a network of Dense layers with ReLU, LeakyReLU or Abs between them (without biases), or Taylor
+        coefficients a_j ≥ 0.
     n_components : int
         Number m of features. (Fewer come out if the series has no degrees but 0 and 1 and these fit: the map is then
         exact.)
+    kernel_params : dict or None
+        Further parameters of the kernel, such as ``{"order": 0}`` of "arc_cosine" or ``{"degree": 3}`` of "polynomial".
     lengthscale : float > 0 or "scale"
         ℓ, for "gaussian" and "exponential". "scale": √(d·Var(X)/2) with the variance over all entries of the X that
         `fit` sees, as :class:`RandomFourierFeatures` has it.
@@ -129,6 +133,7 @@ class MaclaurinFeatures(SeriesMap):
         kernel: KernelLike = "gaussian",
         n_components: int = 1024,
         *,
+        kernel_params: dict[str, Any] | None = None,
         lengthscale: float | str = "scale",
         depth: int = 1,
         degree: int | str = "auto",
@@ -139,6 +144,7 @@ class MaclaurinFeatures(SeriesMap):
     ):
         self.kernel = kernel
         self.n_components = n_components
+        self.kernel_params = kernel_params
         self.lengthscale = lengthscale
         self.depth = depth
         self.degree = degree
@@ -147,7 +153,7 @@ class MaclaurinFeatures(SeriesMap):
         self.batch_size = batch_size
         self.random_state = random_state
 
-    def _learn(self, series: Series, norms: np.ndarray) -> None:  # noqa: ARG002
+    def _learn(self, series: Zonal, norms: np.ndarray) -> None:  # noqa: ARG002
         top = norms.max()
         self.radius_ = float(top * np.sqrt(np.mean((norms / top) ** 2)))
 
@@ -155,17 +161,17 @@ class MaclaurinFeatures(SeriesMap):
         name, d = type(self).__name__, self.n_features_in_
         m = check_int(self.n_components, "n_components", name, minimum=1)
         law = check_choice(self.law, "law", name, ("optimal", "geometric"))
-        self._series = self._check_series()
+        self._spec = self._check_spec()
         radius = np.array([self.radius_])
         self.degree_ = self._check_degree(self._series, radius)
         spread = log(3 * d / (d + 2))
-        if isinstance(self.degree, str) and isinstance(self._series.kernel, str) and spread > 0:
+        if isinstance(self.degree, str) and self._series.n_taylor is None and spread > 0:
             self.degree_ = min(self.degree_, max(1, int(log(m) / spread)))
-        degrees = self._series.degrees(self.degree_)
+        degrees = degrees_of(self._series, self.degree_)
         if law == "geometric":
             plan = _draw_degrees(generator(seed, "maclaurin", "degrees"), degrees, m)
         else:
-            logs = self._series.log_masses(radius, self.degree_)[degrees] + 0.25 * spread * degrees
+            logs = log_masses(self._series, radius, self.degree_)[degrees] + 0.25 * spread * degrees
             plan = _share(dict(zip(degrees.tolist(), np.exp(logs - logs.max()).tolist(), strict=True)), d, m)
         self.degrees_, self._linear = plan.degrees, plan.linear
         self._distinct, self._counts = np.unique(self.degrees_, return_counts=True)

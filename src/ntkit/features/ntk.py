@@ -11,7 +11,14 @@ from ntkit._random import RandomState, generator, keyed
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
 from ntkit.features._base import ProgramMap
 from ntkit.features._walk import Layer, Polynomial, Random, draw_directions, emit_walk, series_law
-from ntkit.kernels.fit import LARGEST_DEGREE, relu_degree, relu_error, relu_polynomial, taylor_polynomial
+from ntkit.kernels import KernelSpec
+from ntkit.kernels.fit import (
+    LARGEST_DEGREE,
+    fitted_degree,
+    fitted_polynomial,
+    polynomial_error,
+    taylor_polynomial,
+)
 from ntkit.programs import Program
 from ntkit.sketches import OSNAP, SRHT, TensorSRHT
 from ntkit.sketches.countsketch import OSNAPOperator
@@ -20,6 +27,7 @@ from ntkit.sketches.srht import SRHTOperator
 from ntkit.sketches.tree import is_long, leaf_law
 
 _KINDS = ("ntk", "nngp")
+_STEP, _RELU = (KernelSpec.of("arc_cosine", order=order) for order in (0, 1))
 _FEW = 32  # features of rows whose kernel matrices have their eigenvalues in high degrees
 
 
@@ -31,9 +39,7 @@ class ReLUMap(ProgramMap):
     split: float | None = None
 
     def _kernel(self, X: Array) -> Array:
-        from ntkit.kernels import nngp, ntk
-
-        return ntk(X, depth=self.depth) if self.kind == "ntk" else nngp(X, depth=self.depth)
+        return KernelSpec.of(self.kind, depth=self.depth).matrix(X)
 
     def _size(self, name: str, default: int) -> int:
         """A number of components, or its default if None."""
@@ -159,16 +165,17 @@ class NTKPolynomialSketch(ReLUMap):
             check_int(self.width, "width", name, minimum=1)
         for flag in ("normalize", "replace"):
             check_bool(getattr(self, flag), flag, name)
+        spec = KernelSpec.of(kind, depth=depth)
         if self.degree == "auto":
             tol = self.tol
             if tol is None:
                 tol = (0.002 if self.n_features_in_ <= _FEW else 0.005) * min(depth + 1, 10)
-            degree = relu_degree(kind, depth, tol)
+            degree = fitted_degree(spec, tol)
         elif isinstance(self.degree, str):
             raise ValueError(message(name, "degree", "an int ≥ 1 or 'auto'", self.degree))
         else:
             degree = check_int(self.degree, "degree", name, minimum=1, maximum=LARGEST_DEGREE)
-        coefficients, _ = relu_polynomial(kind, depth, degree)
+        coefficients, _ = fitted_polynomial(spec, degree)
         law = SeriesSketch(
             self.n_features_in_,
             coefficients,
@@ -179,7 +186,7 @@ class NTKPolynomialSketch(ReLUMap):
         ).with_leaves()
         self.degree_, self.budget_ = degree, law.budget
         self.coefficients_ = np.array([law.budget.coefficients.get(j, 0.0) for j in range(degree + 1)])
-        self.fit_error_ = relu_error(kind, depth, self.coefficients_)
+        self.fit_error_ = polynomial_error(spec, self.coefficients_)
         self.sketch_ = law.sample(keyed(seed, "series"))
 
     def _emit(self) -> Program:
@@ -424,8 +431,8 @@ class NTKSketch(ReLUMap):
         degree = check_int(self.degree, "degree", name, minimum=2, maximum=LARGEST_DEGREE)
         other = check_int(self.derivative_degree, "derivative_degree", name, minimum=1, maximum=LARGEST_DEGREE)
         if check_choice(self.series, "series", name, ("fitted", "taylor")) == "taylor":
-            return taylor_polynomial("relu", degree), taylor_polynomial("step", other)
-        return relu_polynomial("relu", 1, degree)[0], relu_polynomial("step", 1, other)[0]
+            return taylor_polynomial(_RELU, degree), taylor_polynomial(_STEP, other)
+        return fitted_polynomial(_RELU, degree)[0], fitted_polynomial(_STEP, other)[0]
 
     def _emit(self) -> Program:
         program = Program((self.n_features_in_,))

@@ -12,10 +12,9 @@ from ntkit._random import RandomState
 from ntkit._validation import check_choice, check_data, check_int, check_real, message
 from ntkit.features import _landmarks
 from ntkit.features._base import FeatureMap
-from ntkit.features._kernel import SCALED, OfKernel
+from ntkit.features._kernel import OfKernel
 from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
-from ntkit.kernels._base import evaluate, evaluate_blocks
-from ntkit.kernels._named import KernelLike
+from ntkit.kernels.spec import KernelLike
 
 _LANDMARKS = ("leverage", "uniform", "kmeans")
 
@@ -32,8 +31,8 @@ class NystroemFeatures(OfKernel, FeatureMap):
     Parameters
     ----------
     kernel : str, Layer or callable
-        "ntk", "nngp", "cntk", "gaussian", "polynomial", "exponential" or "dot_product"; a network of
-        :mod:`ntkit.networks`; a function ``kernel(X, Y, **params)`` that returns the matrix, see
+        "ntk", "nngp", "cntk", "gaussian", "laplace", "matern", "polynomial", "exponential" or "dot_product"; a network
+        of :mod:`ntkit.networks`; a function ``kernel(X, Y, **params)`` that returns the matrix, see
         :func:`ntkit.kernels.gram`. Or "precomputed": `fit` then takes the square kernel matrix of n rows, and
         `transform` rows of n kernel values with these.
     n_components : int
@@ -43,9 +42,10 @@ class NystroemFeatures(OfKernel, FeatureMap):
         represented. "uniform": rows drawn at random. "kmeans": centres of k-means, of dense rows [3]_. An array holds
         the landmarks themselves, as many as there are to be.
     kernel_params : dict or None
-        Further parameters of the kernel, such as ``{"degree": 3}`` or, for a network, ``{"kind": "nngp"}``.
+        Further parameters of the kernel, such as ``{"degree": 3}``, ``{"nu": 2.5}`` or, for a network,
+        ``{"kind": "nngp"}``.
     lengthscale : float > 0 or "scale"
-        ℓ of "gaussian" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
+        ℓ of "gaussian", "laplace", "matern" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
     depth : int
         Number of layers of "ntk", "nngp" and "cntk", which has two at least.
     alpha : float > 0 or None
@@ -66,7 +66,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
     normalization_ : ndarray of shape (m, m)
         D^{-1/2} (D^{-1/2} K(L, L) D^{-1/2})^{-1/2}, in float64.
     lengthscale_ : float
-        ℓ of "gaussian" and "exponential".
+        ℓ of "gaussian", "laplace", "matern" and "exponential".
     image_shape_ : tuple
         If X has images.
     n_features_in_ : int
@@ -148,7 +148,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
             self._sparse = _array.is_sparse(X)
             for name in ("lengthscale_", "landmark_indices_"):
                 self.__dict__.pop(name, None)
-            if self._has_name(*SCALED):
+            if self._has_lengthscale:
                 self.lengthscale_ = default_lengthscale(X) if lengthscale is None else lengthscale
             self._resolve()
             chosen = self._choose(X, seed)
@@ -188,7 +188,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
 
     def _normalize(self, chosen: Any) -> None:
         """Compute the normalization from landmarks, or for "precomputed" from their kernel matrix."""
-        K = _landmarks.wide(chosen) if self._resolved is None else evaluate(self._resolved, _landmarks.wide(chosen))[0]
+        K = _landmarks.wide(chosen) if self._resolved is None else self._resolved.matrix(_landmarks.wide(chosen))
         _landmarks.check_finite(K)
         self.normalization_ = _on_host(_inverse_root(K, single=chosen.dtype.itemsize < 8))
         self._n_features_out = int(K.shape[0])
@@ -202,7 +202,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
         else:
             landmarks = self._place("landmarks", X)
             step = _landmarks.block_rows(self._n_features_out, self.batch_size, X)
-            blocks = ((rows, K[0]) for rows, K in evaluate_blocks(self._resolved, X, landmarks, batch_size=step))
+            blocks = self._resolved.blocks(X, landmarks, batch_size=step)
         if not _array.is_torch(X):
             return self._product(blocks, np.empty((X.shape[0], self._n_features_out), dtype))
         import torch
@@ -255,7 +255,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
                 f"The exact kernel of rows is not known to {type(self).__name__}(kernel='precomputed'): compare "
                 "transform(K) with K yourself, for example by ntkit.diagnostics.spectral_error."
             )
-        return evaluate(self._resolved, X)[0]
+        return self._resolved.matrix(X)
 
     def _check_landmarks(self, X: Any) -> Any:
         """Landmarks given, as a NumPy array or CSR."""

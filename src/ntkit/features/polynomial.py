@@ -11,7 +11,9 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import RandomState, keyed
 from ntkit._validation import check_bool, check_choice, check_int, check_real
-from ntkit.features._series import Series, SketchedSeriesMap, on_host, row_norms
+from ntkit.features._series import SketchedSeriesMap, degrees_of, last_degree, log_masses, on_host, row_norms
+from ntkit.kernels.dot_product import binomial_logs
+from ntkit.kernels.zonal import Series
 from ntkit.programs import Program, power_of_two, run
 from ntkit.sketches import TensorSketch
 from ntkit.sketches.series import SeriesSketch
@@ -159,16 +161,10 @@ class PolynomialSketch(SketchedSeriesMap):
 
     def _check_series(self) -> Series:
         """The kernel as a series, by the logarithms of its coefficients."""
-        from scipy.special import gammaln, xlogy
-
         name = type(self).__name__
         p = check_int(self.degree, "degree", name, minimum=1)
         gamma = check_real(self.gamma, "gamma", name, minimum=0)
-        coef0 = check_real(self.coef0, "coef0", name, minimum=0)
-        j = np.arange(p + 1)
-        with np.errstate(divide="ignore"):
-            logs = gammaln(p + 1) - gammaln(j + 1) - gammaln(p - j + 1) + xlogy(j, gamma) + xlogy(p - j, coef0)
-        return Series(tuple(logs.tolist()), logarithmic=True)
+        return Series(logs=binomial_logs(p, gamma, check_real(self.coef0, "coef0", name, minimum=0)))
 
     def _draw(self, seed: np.random.SeedSequence) -> None:
         """Make the draws for rows of ``n_features_in_`` from the parameters and ``shares_``."""
@@ -177,8 +173,8 @@ class PolynomialSketch(SketchedSeriesMap):
         self._method = check_choice(self.method, "method", name, _METHODS)
         normalize = self._normalize = check_bool(self.normalize, "normalize", name)
         self._series = self._check_series()
-        fitting = len(self.shares_) == len(self._series.kernel)
-        if not fitting or ((self.shares_ > 0) != np.isfinite(self._series.kernel)).any():
+        logs = self._series.log_coefficients(self.degree)
+        if len(self.shares_) != len(logs) or ((self.shares_ > 0) != np.isfinite(logs)).any():
             raise ValueError(f"The shares of {name} belong to another 'degree', 'gamma' or 'coef0'. Fit it again.")
         if self._method == "count":
             self._load = {"scale": self.gamma**0.5} | ({"constant": self.coef0**0.5} if self.coef0 > 0 else {})
@@ -218,7 +214,7 @@ class PolynomialSketch(SketchedSeriesMap):
         """√a_j r^j; with `normalize` larger by a common factor where degrees were dropped, so that norms are right."""
         kept = np.array(list(self.budget_.coefficients))
         weights = self._series.weights(norms, kept)
-        every = self._series.degrees(self._series.last_degree)
+        every = degrees_of(self._series, self.degree)
         if not self._normalize or len(kept) >= len(every):
             return weights
         xp: Any = _array.namespace(norms)
@@ -237,8 +233,8 @@ class PolynomialSketch(SketchedSeriesMap):
 
 def _learn_shares(series: Series, norms: np.ndarray) -> np.ndarray:
     """√(f_j² + g_j²/4) for norms > 0, see the notes of :class:`PolynomialSketch`."""
-    degrees = np.arange(series.last_degree + 1)
-    logs = series.log_masses(norms, series.last_degree)
+    degrees = np.arange(last_degree(series) + 1)
+    logs = log_masses(series, norms, last_degree(series))
     if not np.isfinite(logs).any():  # γ = c = 0
         return np.zeros(len(degrees))
     total, top = np.zeros(len(degrees)), logs.max()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import RandomState, generator, keyed
 from ntkit._validation import check_bool, check_choice, check_int, message
-from ntkit.features._series import HIGHEST_DEGREE, KernelLike, Series, SeriesMap, SketchedSeriesMap
+from ntkit.features._series import HIGHEST_DEGREE, KernelLike, SeriesMap, SketchedSeriesMap, last_degree, log_masses
 from ntkit.kernels.fit import LARGEST_DEGREE
+from ntkit.kernels.zonal import Zonal
 from ntkit.programs import Program
 from ntkit.sketches.series import SeriesSketch
 
@@ -29,8 +30,8 @@ class DotProductSketch(SketchedSeriesMap, SeriesMap):
         "exponential"    exp(⟨x, y⟩/ℓ²)                    w_j(r) = (r/ℓ)^j / √(j!)
         "ntk", "nngp"    ‖x‖‖y‖ Σ_j a_j cos(x, y)^j        w_j(r) = √a_j r
         "hidden_ntk"     ‖x‖‖y‖ cos(x, y) κ₀(cos(x, y))/2  w_j(r) = √a_j r
-        "arc_cosine0"    κ₀(cos(x, y))                     w_j(r) = √a_j
-        "arc_cosine1"    ‖x‖‖y‖ κ₁(cos(x, y))              w_j(r) = √a_j r
+        "arc_cosine"     ‖x‖^p ‖y‖^p κ_p(cos(x, y))        w_j(r) = √a_j r^p, p = 0 or 1
+        "polynomial"     (γ⟨x, y⟩ + c)^p                   w_j(r) = √(C(p, j) γ^j c^{p−j}) r^j
         [a_0, a_1, …]    Σ_j a_j ⟨x, y⟩^j                  w_j(r) = √a_j r^j
 
     with the Taylor coefficients a_j of K_relu^(L) or Σ_relu^(L) for "ntk" and "nngp", of the arc-cosine functions
@@ -44,11 +45,14 @@ class DotProductSketch(SketchedSeriesMap, SeriesMap):
 
     Parameters
     ----------
-    kernel : {"gaussian", "exponential", "ntk", "nngp", "hidden_ntk", "arc_cosine0", "arc_cosine1"} or sequence of float
-        The kernel, or its Taylor coefficients a_j ≥ 0, 1025 at most.
+    kernel : str, Layer or sequence of float
+        A name above, a network of Dense layers with ReLU, LeakyReLU or Abs between them (without biases), or Taylor
+        coefficients a_j ≥ 0, 1025 at most.
     n_components : int
         Number m of features. (Fewer come out if the monomials of all degrees are fewer, as for rows of one to four
         features or a low degree: there is no error then but that of the degrees left out.)
+    kernel_params : dict or None
+        Further parameters of the kernel, such as ``{"order": 0}`` of "arc_cosine" or ``{"degree": 3}`` of "polynomial".
     lengthscale : float > 0 or "scale"
         ℓ, for "gaussian" and "exponential". "scale": √(d·Var(X)/2) with the variance over all entries of the X that
         `fit` sees, as :class:`RandomFourierFeatures` has it.
@@ -156,6 +160,7 @@ class DotProductSketch(SketchedSeriesMap, SeriesMap):
         kernel: KernelLike = "gaussian",
         n_components: int = 1024,
         *,
+        kernel_params: dict[str, Any] | None = None,
         lengthscale: float | str = "scale",
         depth: int = 1,
         degree: int | str = "auto",
@@ -168,6 +173,7 @@ class DotProductSketch(SketchedSeriesMap, SeriesMap):
     ):
         self.kernel = kernel
         self.n_components = n_components
+        self.kernel_params = kernel_params
         self.lengthscale = lengthscale
         self.depth = depth
         self.degree = degree
@@ -178,12 +184,12 @@ class DotProductSketch(SketchedSeriesMap, SeriesMap):
         self.batch_size = batch_size
         self.random_state = random_state
 
-    def _learn(self, series: Series, norms: np.ndarray) -> None:
+    def _learn(self, series: Zonal, norms: np.ndarray) -> None:
         degree = self._check_degree(series, norms)
         if self._check_sampled():
-            named = isinstance(series.kernel, str)
-            degree = max(degree, LARGEST_DEGREE) if named and self._of_trees() else series.last_degree
-        logs = series.log_masses(norms, degree)
+            infinite = series.n_taylor is None
+            degree = max(degree, LARGEST_DEGREE) if infinite and self._of_trees() else last_degree(series)
+        logs = log_masses(series, norms, degree)
         masses = np.exp(logs - logs.max())
         self.weights_ = masses / masses.sum()
 
@@ -191,7 +197,7 @@ class DotProductSketch(SketchedSeriesMap, SeriesMap):
         name = type(self).__name__
         m = check_int(self.n_components, "n_components", name, minimum=1)
         normalize = check_bool(self.normalize, "normalize", name)
-        self._series = self._check_series()
+        self._spec = self._check_spec()
         self.degree_, self.sampled_ = len(self.weights_) - 1, {}
         if self._check_sampled():
             given = self._given_degree(self._series)

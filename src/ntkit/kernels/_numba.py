@@ -1,4 +1,4 @@
-"""Compiled twins of the array-API code in :mod:`ntkit.kernels.arccos` and :mod:`ntkit.kernels.activations`.
+"""Compiled twins of the array-API code in :mod:`ntkit.networks.activations` and :mod:`ntkit.kernels.chain`.
 
 Everything is float64: near t = ±1 the derivative of κ₀ is infinite, so a cosine rounded to float32 would
 cost four digits of the kernel. In a trial a float32 recursion saved a quarter of the whole time: not worth a
@@ -16,7 +16,7 @@ import numba
 import numpy as np
 
 from ntkit._compiled import compiled
-from ntkit.kernels.arccos import NEAR
+from ntkit.kernels.chain import NEAR
 
 Float64 = np.ndarray[Any, np.dtype[np.float64]]
 inlined = numba.njit(inline="always", error_model="numpy", fastmath={"contract"})
@@ -103,12 +103,28 @@ def near_pairs(T: Float64) -> np.ndarray:
 
 
 @compiled
+def _add_biases(sigma: Float64, x: Float64, theta: Float64, size: int, x_row: Float64, y_rows: Float64) -> None:
+    """Σ′ = α(x)α(y)Σ + β(x)β(y), with 1 − |Σ′| from differences; see :func:`ntkit.kernels.chain._with_biases`."""
+    alpha, beta, upsilon = y_rows[0], y_rows[1], y_rows[2]
+    for j in range(size):
+        scale = x_row[0] * alpha[j]
+        upper = scale * (2.0 - x[j] if sigma[j] < 0.0 else x[j])
+        upper += 0.5 * ((x_row[0] - alpha[j]) ** 2 + (x_row[1] - beta[j]) ** 2)
+        t = scale * sigma[j] + x_row[1] * beta[j]
+        sigma[j] = t
+        x[j] = 1.0 + t if t < 0.0 else min(max(upper, 0.0), 1.0)
+        theta[j] = scale * theta[j] + x_row[2] * upsilon[j]
+
+
+@compiled
 def chain(
     T: Float64,
     near: np.ndarray,
     near_gap: Float64,
     mixes: Float64,
     trained: Float64,
+    x_table: Float64,
+    y_table: Float64,
     x_scale: Float64,
     y_scale: Float64,
     nngp: np.ndarray,
@@ -116,10 +132,12 @@ def chain(
 ) -> None:
     """Kernels of a chain of Dense layers and positively homogeneous activations, from cosines.
 
-    See :func:`ntkit.kernels.activations.homogeneous_chain` for the recursion. `near` lists the pairs
-    whose 1 − |t| is given more accurately in `near_gap`. Writes to `nngp` and `ntk`, skipping empty ones.
+    See :func:`ntkit.kernels.chain.recursion`. `near` lists the pairs whose 1 − |t| is given more accurately in
+    `near_gap`. The tables hold α, β and √υ of every layer where there are biases, (n, layers, 3) and (layers, 3, m),
+    and are empty else. Writes to `nngp` and `ntk`, skipping empty ones.
     """
     n, m = T.shape
+    biased = x_table.size > 0
     # x = 1 − |Σ|, sigma = Σ, theta = K
     x = np.empty(CHUNK)
     sigma = np.empty(CHUNK)
@@ -136,6 +154,8 @@ def chain(
             while k_near < len(near) and near[k_near, 0] == i and near[k_near, 1] < start + size:
                 x[near[k_near, 1] - start] = near_gap[k_near]
                 k_near += 1
+            if biased:
+                _add_biases(sigma, x, theta, size, x_table[i, 0], y_table[0, :, start : start + size])
             for layer in range(len(mixes)):
                 mix = mixes[layer]
                 train = trained[layer + 1]
@@ -149,6 +169,10 @@ def chain(
                     theta[j] = theta[j] * (mix + (1.0 - mix) * k0) + train * forward
                     sigma[j] = forward
                     x[j] = 1.0 + forward if forward < 0.0 else max(gap, 0.0)
+                if biased:
+                    _add_biases(
+                        sigma, x, theta, size, x_table[i, layer + 1], y_table[layer + 1, :, start : start + size]
+                    )
             if nngp.size > 0:
                 for j in range(size):
                     nngp[i, start + j] = sigma[j] * x_scale[i] * y_scale[start + j]

@@ -1,6 +1,6 @@
 """Exact kernels of images through compiled code: numba on the host, Triton on CUDA devices.
 
-A network it can take is a chain: stride-1 convolutions and homogeneous activations (ReLU, LeakyReLU, Abs), in
+A network it can take is a chain: stride-1 convolutions and piecewise linear activations (ReLU, LeakyReLU, Abs), in
 segments that end in average pooling with windows side by side, global pooling or Flatten; then anything on
 vectors. Everything else takes the array-API walk, about 14 times slower: residual branches and strides make
 displacements meet or thin out, other activations and Normalize have no fused kernel yet.
@@ -10,19 +10,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._batching import batch_rows, row_batches, run_on_threads
-from ntkit.kernels._base import Kernel, Rows, on_host
-from ntkit.kernels._walk import State, needs_variances, pair_variances, same_pixels, self_variances, walk, window_sum
-from ntkit.kernels.activations import HOMOGENEOUS, gain, mix
-from ntkit.kernels.dot_product import assign, divide_rows, row_norms
-from ntkit.networks import Activation, AvgPool, Conv, Flatten, GlobalAvgPool, Layer, Sequential
-from ntkit.networks._layers import Window, flatten, pair
+from ntkit._batching import batch_rows, row_batches, run_on_threads, working_memory
+from ntkit.kernels.covariances import (
+    Covariances,
+    Known,
+    Own,
+    State,
+    needs_variances,
+    same_pixels,
+    window_sum,
+)
+from ntkit.kernels.norms import extremes, scaled, unscaled, unscaled_own
+from ntkit.kernels.spec import KernelSpec
+from ntkit.kernels.tiles import Rows, assign, on_host
+from ntkit.networks import (
+    Algebra,
+    AvgPool,
+    Conv,
+    Flatten,
+    GlobalAvgPool,
+    Layer,
+    PiecewiseLinear,
+    Sequential,
+    UnsupportedError,
+    fold,
+)
+from ntkit.networks.fold import Path, flatten
+from ntkit.networks.layers import Window, as_pair
 
 LARGEST_FIELD = 2**13  # pixels; on a GPU a field has to fit the registers of one program
 
@@ -32,7 +52,7 @@ class Segment:
     """Convolutions and activations on images of h × w pixels, then an average over windows."""
 
     size: tuple[int, int]
-    layers: tuple[Conv | Activation, ...]
+    layers: tuple[Conv | PiecewiseLinear, ...]
     end: Layer
     size_end: tuple[int, int]
     reach: tuple[int, int] = (0, 0)
@@ -40,7 +60,7 @@ class Segment:
     @property
     def window(self) -> tuple[int, int]:
         """Window of the average at the end."""
-        return pair(self.end.size) if isinstance(self.end, AvgPool) else self.size_end
+        return as_pair(self.end.size) if isinstance(self.end, AvgPool) else self.size_end
 
     @property
     def size_out(self) -> tuple[int, int]:
@@ -57,7 +77,7 @@ class Segment:
     def stats(self, variances: Array) -> Array:
         """Standard deviations and their inverses at the activations, (n, activations, 2, h, w)."""
         xp = _array.namespace(variances)
-        n_activations = sum(isinstance(layer, Activation) for layer in self.layers)
+        n_activations = sum(isinstance(layer, PiecewiseLinear) for layer in self.layers)
         shape = (variances.shape[0], n_activations, 2, *self.size)
         stats = xp.zeros(shape, dtype=variances.dtype, device=_array.device(variances))
         k = 0
@@ -66,12 +86,12 @@ class Segment:
             if isinstance(layer, Conv):
                 rows, cols = layer.windows(h, w)
                 variances = window_sum(window_sum(variances, (1,), rows, h), (2,), cols, w)
-                variances = variances * (layer.weight_std**2 / (rows.size * cols.size))
+                variances = variances * (layer.weight_std**2 / (rows.size * cols.size)) + layer.bias_std**2
             else:
                 sd = xp.sqrt(variances)
                 stats[:, k, 0, :h, :w] = sd
                 stats[:, k, 1, :h, :w] = xp.where(sd > 0, 1 / xp.where(sd > 0, sd, xp.ones_like(sd)), sd)
-                variances = variances * gain(layer)
+                variances = variances * layer.gain
                 k += 1
         return stats
 
@@ -79,21 +99,32 @@ class Segment:
         """The layers as `ops` and `factors` of the compiled code."""
         from ntkit.kernels import _pairs_numba as compiled
 
-        ops = np.zeros((len(self.layers), 10), np.int64)
-        factors = np.zeros((len(self.layers), 2))
+        ops = np.zeros((len(self.layers), compiled.N_COLUMNS), np.int64)
+        factors = np.zeros((len(self.layers), compiled.N_FACTORS))
         size = self.size
         for op, factor, layer in zip(ops, factors, self.layers, strict=True):
-            if isinstance(layer, Conv):
-                rows, cols = layer.windows(*size)
-                after = [_zeros_after(v, s) for v, s in zip((rows, cols), size, strict=True)]
-                size = rows.n_out, cols.n_out
-                op[:] = (
-                    compiled.CONV, rows.size, cols.size, rows.before, cols.before, *after, layer.trainable, *size
-                )  # fmt: skip
-                factor[0] = layer.weight_std**2 / (rows.size * cols.size)
-            else:
-                op[:] = (compiled.ACTIVATION, 1, 1, 0, 0, 0, 0, 0, *size)
-                factor[:] = gain(layer), mix(layer)
+            op[[compiled.H_OUT, compiled.W_OUT]] = size
+            if not isinstance(layer, Conv):
+                op[compiled.KIND] = compiled.ACTIVATION
+                factor[compiled.SCALE], factor[compiled.MIX] = layer.gain, layer.mix
+                continue
+            rows, cols = layer.windows(*size)
+            columns = {
+                compiled.KIND: compiled.CONV,
+                compiled.Q_H: rows.size,
+                compiled.Q_W: cols.size,
+                compiled.BEFORE_H: rows.before,
+                compiled.BEFORE_W: cols.before,
+                compiled.AFTER_H: _zeros_after(rows, size[0]),
+                compiled.AFTER_W: _zeros_after(cols, size[1]),
+                compiled.TRAINED: layer.trainable,
+                compiled.H_OUT: rows.n_out,
+                compiled.W_OUT: cols.n_out,
+            }
+            op[list(columns)] = list(columns.values())
+            factor[compiled.SCALE] = layer.weight_std**2 / (rows.size * cols.size)
+            factor[compiled.BIAS] = layer.bias_std**2
+            size = rows.n_out, cols.n_out
         return ops, factors
 
     def apply(self, pairs: Array, images: tuple[Array, Array], before: State, stats: tuple[Array, Array]) -> State:
@@ -106,9 +137,11 @@ class Segment:
         from ntkit.kernels import _pairs_numba
 
         none = np.empty((0, 1, 1, 1, 1))
-        after = State(*(np.zeros((len(pairs), *self.size_out * 2)) if A is not None else none for A in _parts(before)))
+        after = State(
+            *(np.zeros((len(pairs), *self.size_out * 2)) if A is not None else none for A in (before.nngp, before.ntk))
+        )
         _pairs_numba.segment(
-            pairs, *images, *(none if A is None else A for A in _parts(before)), *stats, *self.program(),
+            pairs, *images, before.nngp, none if before.ntk is None else before.ntk, *stats, *self.program(),
             np.array(self.reach), np.array(self.window), after.nngp, after.ntk,
         )  # fmt: skip
         return replace(after, ntk=None if before.ntk is None else after.ntk).map(lambda A: A * self.scale)
@@ -139,12 +172,17 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class ImageChain(Kernel):
-    """Kernel of a chain of segments. Statistics of a row: norm, variances entering later segments, then the tail's."""
+class ImageChain(KernelSpec):
+    """Kernel of a chain of segments.
+
+    What is known of a row: variances entering each segment but the first, by its number, and those of the tail, by the
+    places of its layers; factors of rows of extreme norms.
+    """
 
     segments: tuple[Segment, ...]
     tail: Sequential
     kinds: tuple[str, ...]
+    net: Layer
     owner: ClassVar[str] = "network_kernel"
     ndims: ClassVar[Sequence[int]] = (4,)
 
@@ -154,65 +192,67 @@ class ImageChain(Kernel):
         return len(self.kinds)
 
     def prepare(self, X: Array) -> Rows:
-        """Norms; variances behind every pooling that is followed by more layers, from the pairs (x, x)."""
-        rows = Rows(X, (row_norms(X.reshape(X.shape[0], -1)),))
-        tail_needs = any(needs_variances(layer) for layer in flatten(self.tail))
+        """Variances behind every pooling that is followed by more layers, from the pairs (x, x)."""
+        rows = Rows(X, extremes(self.net, X))
+        tail_needs = needs_variances(self.tail)
         if len(self.segments) == 1 and not tail_needs:
             return rows
 
-        def work(part: Rows) -> list[Array]:
-            planes = _unit_planes(part)
+        def work(part: Rows) -> dict[Any, Array]:
+            planes = _planes(part)
             *entering, end = self._self_walk(planes, _empty_state(planes, ntk=False))[1]
-            if not tail_needs:
-                return entering[1:]
-            record: list[Array] = []
-            nngp = end.reshape(-1, 1) * part.stats[0][:, None] ** 2
-            walk(self.tail, State(nngp, None), self_variances(record))
-            return [*entering[1:], *record]
+            found: dict[Any, Array] = dict(enumerate(entering))
+            del found[0]  # the pixels themselves
+            if tail_needs:
+                own = Own()
+                fold(self.tail, Covariances(own), State(end.reshape(-1, 1), None))
+                found |= own.found
+            return found
 
-        return replace(rows, stats=(*rows.stats, *self._over_rows(work, rows)))
+        return Rows(X, {**rows.stats, **self._over_rows(work, rows)})
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """All pairs of a tile."""
-        images = _unit_planes(a), _unit_planes(b)
+        images = _planes(a), _planes(b)
         xp = _array.namespace(images[0])
         n, m, device = len(a), len(b), _array.device(images[0])
         row, column = xp.arange(n, device=device), xp.arange(m, device=device)
         grid = xp.broadcast_to(row[:, None], (n, m)), xp.broadcast_to(column[None, :], (n, m))
         pairs = xp.reshape(xp.stack(grid, axis=-1), (n * m, 2))
         state = _empty_state(images[0], ntk="ntk" in self.kinds)
-        for k, segment in enumerate(self.segments):
-            # Variances entering the segment: of the pixels themselves, or recorded by `prepare`.
-            entering = [
-                _pixel_variances(Z) if k == 0 else rows.stats[k] for Z, rows in zip(images, (a, b), strict=True)
-            ]
-            stats = segment.stats(entering[0]), segment.stats(entering[1])
-            state = segment.apply(pairs, images, state, stats)
+        entering = tuple(map(_pixel_variances, images))
+        for number, segment in enumerate(self.segments):
+            if number:
+                entering = a.stats[number], b.stats[number]
+            state = segment.apply(pairs, images, state, (segment.stats(entering[0]), segment.stats(entering[1])))
             images = images[0][:0], images[1][:0]
-        norms = a.stats[0][:, None] * b.stats[0][None, :]
-        state = state.map(lambda A: norms * xp.reshape(A, (n, m)))
-        skip = len(self.segments)  # the norm and the segments' own variances come first
-        state = walk(self.tail, state, pair_variances(a.stats[skip:], b.stats[skip:]))
+        state = state.map(lambda A: xp.reshape(A, (n, m)))
+        state = fold(self.tail, Covariances(Known(a.stats, b.stats)), state)
         for kind, out in zip(self.kinds, outs, strict=True):
-            assign(out, getattr(state, kind))
+            assign(out, unscaled(getattr(state, kind), a, b))
 
-    def diagonal(self, a: Rows) -> tuple[Array, ...]:
+    def own_values(self, a: Rows) -> tuple[Array, ...]:
         """The pairs (x, x)."""
 
-        def work(part: Rows) -> list[Array]:
-            planes = _unit_planes(part)
+        def work(part: Rows) -> dict[Any, Array]:
+            planes = _planes(part)
             state, _ = self._self_walk(planes, _empty_state(planes, ntk="ntk" in self.kinds))
-            squares = part.stats[0][:, None] ** 2
-            state = walk(self.tail, state.map(lambda A: squares * A.reshape(-1, 1)), self_variances())
-            return [getattr(state, kind)[:, 0] for kind in self.kinds]
+            state = fold(self.tail, Covariances(Own()), state.map(lambda A: A.reshape(-1, 1)))
+            return {kind: unscaled_own(getattr(state, kind)[:, 0], part, kind) for kind in self.kinds}
 
-        return self._over_rows(work, a)
+        return tuple(self._over_rows(work, a).values())
+
+    def bytes_per_row(self, a: Rows) -> int:
+        """A few float64 copies of the image, and its statistics at every activation."""
+        widest = max(1 + 2 * len(s.layers) for s in self.segments)
+        return 8 * int(np.prod(a.data.shape[1:3])) * (3 * int(a.data.shape[3]) + widest)
 
     def tile_shape(self, a: Rows, b: Rows) -> tuple[int, int]:
         """Small tiles on the host: a pair takes milliseconds, so threads share them out evenly."""
         if on_host(a.data):
             fits = max(1, 2**25 // self.bytes_per_pair(a))
             side = int(min(64, fits, max(1, len(a) * len(b) // 16)) ** 0.5)
+            side = max(1, min(side, working_memory() // (2 * self.bytes_per_row(a))))
             return side, side
         height, width = super().tile_shape(a, b)
         width = min(width, 2**17)  # pairs × pixels must fit 32 bits
@@ -243,50 +283,82 @@ class ImageChain(Kernel):
             images = planes[:0]
         return state, variances
 
-    def _over_rows(self, work: Callable[[Rows], list[Array]], rows: Rows) -> tuple[Array, ...]:
+    def _over_rows(self, work: Callable[[Rows], dict[Any, Array]], rows: Rows) -> dict[Any, Array]:
         """Arrays that `work` gives for small batches of rows, joined."""
         xp = _array.namespace(rows.data)
-        step = 8 if on_host(rows.data) else min(2**17, batch_rows(len(rows), self.bytes_per_pair(rows), like=rows.data))
+        per_row = self.bytes_per_row(rows) + self.bytes_per_pair(rows)
+        most = 8 if on_host(rows.data) else 2**17
+        step = min(most, batch_rows(len(rows), 2 * per_row, like=rows.data))
         batches = list(row_batches(len(rows), 0, batch_size=step))
-        parts: dict[int, list[Array]] = {}
+        parts: dict[int, dict[Any, Array]] = {}
 
         def task(batch: slice) -> None:
             parts[batch.start] = work(rows[batch])
 
         if on_host(rows.data):
-            run_on_threads(task, batches)
+            run_on_threads(task, batches, most=max(1, working_memory() // (2 * step * per_row)))
         else:
             for batch in batches:
                 task(batch)
-        ordered = [parts[batch.start] for batch in batches]
-        return tuple(xp.concat(arrays) for arrays in zip(*ordered, strict=True))
+        return {name: xp.concat([parts[batch.start][name] for batch in batches]) for name in parts[0]}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Segments so far, the layers of the one that has begun, and the sizes of images where it begins and now."""
+
+    size_in: tuple[int, int]
+    size: tuple[int, int]
+    segments: tuple[Segment, ...] = ()
+    layers: tuple[Conv | PiecewiseLinear, ...] = ()
+
+    def end(self, layer: Layer) -> Layout:
+        """With a segment that a layer ends."""
+        segment = Segment(self.size_in, self.layers, layer, self.size)
+        return Layout(segment.size_out, segment.size_out, (*self.segments, segment))
+
+
+class Segments(Algebra[Layout]):
+    """Layers on images that the compiled code takes."""
+
+
+@Segments.rule(Conv)
+def _(algebra: Segments, layer: Conv, layout: Layout, path: Path) -> Layout:
+    if layer.stride != 1:
+        raise UnsupportedError("a stride")
+    rows, cols = layer.windows(*layout.size)
+    return replace(layout, size=(rows.n_out, cols.n_out), layers=(*layout.layers, layer))
+
+
+@Segments.rule(PiecewiseLinear)
+def _(algebra: Segments, layer: PiecewiseLinear, layout: Layout, path: Path) -> Layout:
+    return replace(layout, layers=(*layout.layers, layer))
+
+
+@Segments.rule(AvgPool)
+def _(algebra: Segments, layer: AvgPool, layout: Layout, path: Path) -> Layout:
+    if layer.stride not in (None, layer.size):
+        raise UnsupportedError("windows that overlap")
+    return layout.end(layer)
+
+
+@Segments.rule(GlobalAvgPool, Flatten)
+def _(algebra: Segments, layer: GlobalAvgPool | Flatten, layout: Layout, path: Path) -> Layout:
+    return layout.end(layer)
 
 
 def image_chain(net: Layer, X: Array, kinds: tuple[str, ...]) -> ImageChain | None:
     """Compiled kernel of `net` on images such as those of `X`, or None if there is none."""
-    size = size_in = (int(X.shape[1]), int(X.shape[2]))
+    size = (int(X.shape[1]), int(X.shape[2]))
     if not _array.is_numpy(X) and not (_array.has_triton(X) and size[0] * size[1] <= LARGEST_FIELD):
         return None
-    segments: list[Segment] = []
-    layers: list[Conv | Activation] = []
-    rest = list(flatten(net))
-    while rest:
-        layer = rest.pop(0)
-        if isinstance(layer, Conv) and layer.stride == 1:
-            rows, cols = layer.windows(*size)
-            size = rows.n_out, cols.n_out
-            layers.append(layer)
-        elif isinstance(layer, HOMOGENEOUS):
-            layers.append(layer)
-        elif isinstance(layer, GlobalAvgPool | Flatten) or _side_by_side(layer):
-            segments.append(Segment(size_in, tuple(layers), layer, size))
-            layers, size = [], segments[-1].size_out
-            size_in = size
-            if not isinstance(layer, AvgPool):
-                return ImageChain(tuple(_with_reach(segments)), Sequential(*rest), kinds)
-        else:
-            return None
-    return None
+    layout, rest = Layout(size, size), list(flatten(net))
+    try:
+        while not (layout.segments and isinstance(layout.segments[-1].end, GlobalAvgPool | Flatten)):
+            layout = fold(rest.pop(0), Segments(), layout)
+    except UnsupportedError:
+        return None
+    return ImageChain(tuple(_with_reach(layout.segments)), Sequential(*rest), kinds, net)
 
 
 def _with_reach(segments: Sequence[Segment]) -> list[Segment]:
@@ -304,17 +376,9 @@ def _with_reach(segments: Sequence[Segment]) -> list[Segment]:
     return result
 
 
-def _side_by_side(layer: Layer) -> bool:
-    return isinstance(layer, AvgPool) and (layer.stride is None or layer.stride == layer.size)
-
-
 def _zeros_after(window: Window, size_in: int) -> int:
     """Zeros that a stride-1 window reads beyond the end of an axis."""
     return max(0, window.n_out - 1 + window.size - window.before - size_in)
-
-
-def _parts(state: State) -> tuple[Array, Array | None]:
-    return state.nngp, state.ntk
 
 
 def _empty_state(planes: Array, *, ntk: bool) -> State:
@@ -327,10 +391,8 @@ def _pixel_variances(planes: Array) -> Array:
     return _array.namespace(planes).sum(planes * planes, axis=1)
 
 
-def _unit_planes(rows: Rows) -> Array:
-    """Images of norm one, channels first (n, c, h, w)."""
-    X = _array.widen(rows.data)
-    xp = _array.namespace(X)
-    unit = xp.reshape(divide_rows(xp.reshape(X, (X.shape[0], -1)), rows.stats[0]), X.shape)
-    planes = xp.permute_dims(unit, (0, 3, 1, 2))
+def _planes(rows: Rows) -> Array:
+    """Images in float64, channels first (n, c, h, w)."""
+    X = _array.widen(scaled(rows))
+    planes = _array.namespace(X).permute_dims(X, (0, 3, 1, 2))
     return np.ascontiguousarray(planes) if _array.is_numpy(planes) else planes.contiguous()

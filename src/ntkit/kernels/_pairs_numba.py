@@ -1,4 +1,4 @@
-"""Compiled exact kernels of pairs of images, for chains of stride-1 convolutions and homogeneous activations.
+"""Compiled exact kernels of pairs of images, for chains of stride-1 convolutions and piecewise linear activations.
 
 A convolution moves both pixels of a pair together, an activation acts on each pair of pixels alone: until
 pixels are pooled, pairs of pixels with the same displacement (i′ − i, j′ − j) never meet pairs with another.
@@ -18,11 +18,15 @@ import numpy as np
 
 from ntkit._compiled import compiled
 from ntkit.kernels._numba import Float64, arc_cosine_pair
-from ntkit.kernels.arccos import SAME
+from ntkit.networks.activations import SAME
 
 CONV, ACTIVATION = 0, 1
 # Columns of `ops`: what, filter size, zeros above and to the left, below and to the right, trained?, size after
 KIND, Q_H, Q_W, BEFORE_H, BEFORE_W, AFTER_H, AFTER_W, TRAINED, H_OUT, W_OUT = range(10)
+N_COLUMNS = 10
+# Columns of `factors`: weight_std²/q² of a convolution or gain of an activation; mix of an activation; bias_std²
+SCALE, MIX, BIAS = range(3)
+N_FACTORS = 3
 SD, INVERSE = 0, 1  # of the statistics: standard deviation at a pixel, and one over it (0 for 0)
 
 
@@ -54,8 +58,8 @@ def segment(
         Σ and Θ of the pairs, for later segments.
     x_stats, y_stats : (n, activations, 2, h, w)
         Standard deviation and its inverse at every activation, zero outside the image.
-    ops, factors : (n_ops, 10) int, (n_ops, 2) float
-        The layers; factors: weight_std²/q² for a convolution, gain and mix for an activation.
+    ops, factors : (n_ops, N_COLUMNS) int, (n_ops, N_FACTORS) float
+        The layers, in the columns named above.
     reach : (2,) int
         Largest displacements needed, at the end of the segment.
     window : (2,) int
@@ -117,8 +121,8 @@ def _layers(nngp, ntk, scratch, front, n, stride, ops, factors, x_sd, y_sd, x_of
                 y_sd[activation, SD, y_off : y_off + n],
                 x_sd[activation, INVERSE, x_off : x_off + n],
                 y_sd[activation, INVERSE, y_off : y_off + n],
-                factors[op, 0],
-                factors[op, 1],
+                factors[op, SCALE],
+                factors[op, MIX],
                 want_ntk and not fresh,
             )
             activation += 1
@@ -128,9 +132,13 @@ def _layers(nngp, ntk, scratch, front, n, stride, ops, factors, x_sd, y_sd, x_of
             ntk[front : front + n] += nngp[front : front + n]
             fresh = False
         if want_ntk and not fresh:
-            _filter(ntk, scratch, front, n, n_out, stride, ops[op], factors[op, 0])
-        _filter(nngp, scratch, front, n, n_out, stride, ops[op], factors[op, 0])
+            _filter(ntk, scratch, front, n, n_out, stride, ops[op], factors[op, SCALE])
+        _filter(nngp, scratch, front, n, n_out, stride, ops[op], factors[op, SCALE])
         n, h = n_out, ops[op, H_OUT]
+        if factors[op, BIAS] > 0.0:
+            nngp[front : front + n] += factors[op, BIAS]
+            if want_ntk and ops[op, TRAINED]:
+                ntk[front : front + n] += factors[op, BIAS]
         if op + 1 == len(ops) or ops[op + 1, KIND] == CONV:
             # No activation follows that would clear what the filter left between the rows.
             _clear(nngp, front, n, stride, ops[op, W_OUT] - abs(dj))

@@ -19,12 +19,19 @@ import triton
 import triton.language as tl
 
 from ntkit.kernels import _numba
-from ntkit.kernels._pairs_numba import CONV
-from ntkit.kernels.arccos import NEAR, SAME
+from ntkit.kernels import _pairs_numba as columns
+from ntkit.kernels.chain import NEAR
+from ntkit.networks.activations import SAME
 
 PROGRAMS_PER_PROCESSOR = 8  # 4 to 32 made no difference on an H200
 CHAIN_BLOCK = 1024  # pairs per program of `chain`
-_CONV = tl.constexpr(CONV)
+_CONV = tl.constexpr(columns.CONV)
+_N_COLUMNS, _N_FACTORS = tl.constexpr(columns.N_COLUMNS), tl.constexpr(columns.N_FACTORS)
+_KIND, _TRAINED = tl.constexpr(columns.KIND), tl.constexpr(columns.TRAINED)
+_Q_H, _Q_W = tl.constexpr(columns.Q_H), tl.constexpr(columns.Q_W)
+_BEFORE_H, _BEFORE_W = tl.constexpr(columns.BEFORE_H), tl.constexpr(columns.BEFORE_W)
+_H_OUT, _W_OUT = tl.constexpr(columns.H_OUT), tl.constexpr(columns.W_OUT)
+_SCALE, _MIX, _BIAS = tl.constexpr(columns.SCALE), tl.constexpr(columns.MIX), tl.constexpr(columns.BIAS)
 _N_EVEN = tl.constexpr(len(_numba._EVEN))
 _N_ODD = tl.constexpr(len(_numba._ODD))
 
@@ -33,6 +40,7 @@ def chain(
     cosines: torch.Tensor,
     mixes: torch.Tensor,
     trained: torch.Tensor,
+    tables: tuple[torch.Tensor, torch.Tensor] | None,
     x_scale: torch.Tensor,
     y_scale: torch.Tensor,
     nngp: torch.Tensor | None,
@@ -40,16 +48,16 @@ def chain(
 ) -> bool:
     """Kernels of Dense layers and homogeneous activations from cosines, written to `nngp` and `ntk` unless None.
 
-    See :func:`ntkit.kernels.activations.homogeneous_chain`. Returns whether some cosine is so close to ±1 that
-    its entry should be computed again from the difference of its rows.
+    See :func:`ntkit.kernels.chain.recursion`; `tables` are of shape (n, layers, 3) and (layers, 3, m). Returns whether
+    some cosine is so close to ±1 that its entry should be computed again from the difference of its rows.
     """
     n, m = cosines.shape
     outs = [out for out in (nngp, ntk) if out is not None]
     near = torch.zeros(1, dtype=torch.int32, device=cosines.device)
     with _on(cosines.device):
         _chain[(n, triton.cdiv(m, CHAIN_BLOCK))](
-            cosines, mixes, trained, _constants(cosines.device), x_scale, y_scale,
-            outs[0], outs[-1], near, m, outs[0].stride(0), len(mixes),
+            cosines, mixes, trained, _constants(cosines.device), *(tables or (cosines, cosines)), x_scale, y_scale,
+            outs[0], outs[-1], near, m, outs[0].stride(0), len(mixes), BIASED=tables is not None,
             WANT_NNGP=nngp is not None, WANT_NTK=ntk is not None, BLOCK=CHAIN_BLOCK,
         )  # fmt: skip
     return bool(near.item())
@@ -135,9 +143,23 @@ def _arc_cosine_pair(x, negative, constants):
 
 
 @triton.jit
+def _with_biases(sigma, x, theta, x_row, y_rows, m, inside):
+    """Σ′ = α(x)α(y)Σ + β(x)β(y); see the compiled twin."""
+    a, b = tl.load(x_row), tl.load(x_row + 1)
+    alpha = tl.load(y_rows, mask=inside, other=1.0)
+    beta = tl.load(y_rows + m, mask=inside, other=0.0)
+    upsilon = tl.load(y_rows + 2 * m, mask=inside, other=0.0)
+    scale = a * alpha
+    upper = scale * tl.where(sigma < 0.0, 2.0 - x, x) + 0.5 * ((a - alpha) * (a - alpha) + (b - beta) * (b - beta))
+    sigma = scale * sigma + b * beta
+    x = tl.where(sigma < 0.0, 1.0 + sigma, tl.minimum(tl.maximum(upper, 0.0), 1.0))
+    return sigma, x, scale * theta + tl.load(x_row + 2) * upsilon
+
+
+@triton.jit
 def _chain(
-    cosines, mixes, trained, constants, x_scale, y_scale, nngp, ntk, near, m, stride, n_layers,
-    WANT_NNGP: tl.constexpr, WANT_NTK: tl.constexpr, BLOCK: tl.constexpr,
+    cosines, mixes, trained, constants, x_table, y_table, x_scale, y_scale, nngp, ntk, near, m, stride, n_layers,
+    BIASED: tl.constexpr, WANT_NNGP: tl.constexpr, WANT_NTK: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -147,6 +169,9 @@ def _chain(
     if tl.min(x, 0) < tl.load(constants + _N_EVEN + _N_ODD + 1):
         tl.store(near, 1)
     theta = tl.load(trained) * sigma
+    x_row, y_rows = x_table + row * (n_layers + 1) * 3, y_table + column
+    if BIASED:
+        sigma, x, theta = _with_biases(sigma, x, theta, x_row, y_rows, m, inside)
     for layer in range(n_layers):
         w = tl.load(mixes + layer)
         negative = sigma < 0.0
@@ -155,6 +180,9 @@ def _chain(
         gap = w * tl.where(negative, 2.0 - x, x) + (1.0 - w) * gap
         theta = theta * (w + (1.0 - w) * k0) + tl.load(trained + layer + 1) * sigma
         x = tl.where(sigma < 0.0, 1.0 + sigma, tl.maximum(gap, 0.0))
+        if BIASED:
+            at = (layer + 1) * 3
+            sigma, x, theta = _with_biases(sigma, x, theta, x_row + at, y_rows + at * m, m, inside)
     scale = tl.load(x_scale + row) * tl.load(y_scale + column, mask=inside, other=0.0)
     if WANT_NNGP:
         tl.store(nngp + row * stride + column, (scale * sigma).to(nngp.dtype.element_ty), mask=inside)
@@ -232,23 +260,27 @@ def _segment(
         h, w = H, W
         activation = 0
         for op in range(n_ops):
-            code = ops + op * 10
-            factor = tl.load(factors + 2 * op)
-            if tl.load(code) == _CONV:
-                theta += tl.load(code + 7).to(tl.float64) * sigma
+            code = ops + op * _N_COLUMNS
+            factor = factors + op * _N_FACTORS
+            if tl.load(code + _KIND) == _CONV:
+                trained = tl.load(code + _TRAINED).to(tl.float64)
+                theta += trained * sigma
                 _put(before, k, sigma, theta, WANT_NTK, BLOCK)
-                sigma, theta = _slide(before, k, W, i, i2, h, tl.load(code + 1), tl.load(code + 3), WANT_NTK, BLOCK)
+                q, zeros = tl.load(code + _Q_H), tl.load(code + _BEFORE_H)
+                sigma, theta = _slide(before, k, W, i, i2, h, q, zeros, WANT_NTK, BLOCK)
                 _put(between, k, sigma, theta, WANT_NTK, BLOCK)
-                sigma, theta = _slide(between, k, 1, j, j2, w, tl.load(code + 2), tl.load(code + 4), WANT_NTK, BLOCK)
-                h, w = tl.load(code + 8).to(tl.int32), tl.load(code + 9).to(tl.int32)
+                q, zeros = tl.load(code + _Q_W), tl.load(code + _BEFORE_W)
+                sigma, theta = _slide(between, k, 1, j, j2, w, q, zeros, WANT_NTK, BLOCK)
+                h, w = tl.load(code + _H_OUT).to(tl.int32), tl.load(code + _W_OUT).to(tl.int32)
                 inside = (i < h) & (i2 < h) & (j < w) & (j2 < w) & (k < pixels)
-                sigma = tl.where(inside, sigma * factor, 0.0)
-                theta = tl.where(inside, theta * factor, 0.0)
+                scale, bias = tl.load(factor + _SCALE), tl.load(factor + _BIAS)
+                sigma = tl.where(inside, sigma * scale + bias, 0.0)
+                theta = tl.where(inside, theta * scale + trained * bias, 0.0)
             else:
                 x_at = x_stats + ((a * n_activations + activation) * 2) * pixels + k
                 y_at = y_stats + ((b * n_activations + activation) * 2) * pixels + k2
-                mix = tl.load(factors + 2 * op + 1)
-                sigma, theta = _activate(sigma, theta, x_at, y_at, pixels, factor, mix, inside, constants)
+                gain, mix = tl.load(factor + _SCALE), tl.load(factor + _MIX)
+                sigma, theta = _activate(sigma, theta, x_at, y_at, pixels, gain, mix, inside, constants)
                 activation += 1
         if SUMS:
             tl.store(nngp_out + item, tl.sum(sigma, 0))

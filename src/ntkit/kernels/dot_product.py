@@ -1,47 +1,31 @@
-"""Gaussian, polynomial, exponential and general dot-product kernels, functions of inner products and norms."""
+"""Polynomial, exponential and general dot-product kernels, and kernels of the cosine: functions of inner products."""
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._batching import row_batches
 from ntkit._validation import check_int, check_real, describe, message
-from ntkit.kernels._base import Kernel, Rows, evaluate, on_host
+from ntkit.kernels.arccos import arc_cosine_of_gap
+from ntkit.kernels.chain import LEAST, cosine_gradients, cosines_and_gaps
+from ntkit.kernels.series import arc_cosine_taylor
+from ntkit.kernels.spec import KernelSpec, check_returned
+from ntkit.kernels.tiles import Rows, assign, inner_products, row_norms
+from ntkit.networks import UnsupportedError
 
-__all__ = ["dot_product", "exponential", "gaussian", "polynomial"]
+if TYPE_CHECKING:
+    from ntkit.kernels.zonal import Zonal
+
+__all__ = ["dot_product", "exponential", "polynomial"]
 
 Function: TypeAlias = Callable[[Array], Array] | Sequence[float] | np.ndarray
-
-
-def gaussian(X: Any, Y: Any = None, *, lengthscale: float = 1.0) -> Array:
-    """Gaussian (RBF) kernel exp(−‖x − y‖² / (2 ℓ²)).
-
-    Parameters
-    ----------
-    X : array or CSR of shape (n, d)
-    Y : array or CSR of shape (m, d), default=None
-        None means `X`.
-    lengthscale : float > 0, default=1.0
-        ℓ; scikit-learn's ``gamma`` is 1/(2 ℓ²).
-
-    Returns
-    -------
-    array of shape (n, m)
-        Of the library, device and dtype of `X`.
-
-    Examples
-    --------
-    >>> gaussian([[0.0, 0.0]], [[3.0, 4.0]], lengthscale=5.0)
-    array([[0.60653066]])
-    """
-    return evaluate(Gaussian(lengthscale), X, Y)[0]
 
 
 def polynomial(X: Any, Y: Any = None, *, degree: int = 2, coef0: float = 0.0, gamma: float = 1.0) -> Array:
@@ -68,7 +52,7 @@ def polynomial(X: Any, Y: Any = None, *, degree: int = 2, coef0: float = 0.0, ga
     >>> polynomial([[1.0, 2.0]], [[3.0, 4.0]], degree=2, coef0=1.0)
     array([[144.]])
     """
-    return evaluate(Polynomial(degree, coef0, gamma), X, Y)[0]
+    return Polynomial(degree, coef0, gamma).matrix(X, Y)
 
 
 def exponential(X: Any, Y: Any = None, *, lengthscale: float = 1.0) -> Array:
@@ -91,7 +75,7 @@ def exponential(X: Any, Y: Any = None, *, lengthscale: float = 1.0) -> Array:
     >>> exponential([[1.0, 0.0]], [[0.0, 1.0]])
     array([[1.]])
     """
-    return evaluate(Exponential(lengthscale), X, Y)[0]
+    return Exponential(lengthscale).matrix(X, Y)
 
 
 def dot_product(X: Any, Y: Any = None, *, function: Function) -> Array:
@@ -103,9 +87,9 @@ def dot_product(X: Any, Y: Any = None, *, function: Function) -> Array:
     Y : array or CSR of shape (m, d), default=None
         None means `X`.
     function : callable or sequence of float
-        κ itself, applied elementwise to float64 arrays of inner products (of the library of `X`), or its
-        Taylor coefficients at 0, that of t^j at index j. It is a kernel in every dimension if and only
-        if all Taylor coefficients are non-negative; this is not checked.
+        κ itself, applied elementwise to float64 arrays of inner products (of the library of `X`), tile by tile and on
+        the calling thread only; or its Taylor coefficients at 0, that of t^j at index j. It is a kernel in every
+        dimension if and only if all Taylor coefficients are non-negative; this is not checked.
 
     Returns
     -------
@@ -119,31 +103,19 @@ def dot_product(X: Any, Y: Any = None, *, function: Function) -> Array:
     >>> dot_product([[1.0, 2.0]], [[3.0, 0.0]], function=np.cosh)
     array([[10.067662]])
     """
-    return evaluate(DotProduct(function), X, Y)[0]
+    return DotProduct(function).matrix(X, Y)
 
 
-class VectorKernel(Kernel):
-    """Kernel of rows that needs no work ahead of its tiles."""
+class InnerProductKernel(KernelSpec):
+    """Kernel κ(⟨x, y⟩)."""
 
     sparse: ClassVar[bool] = True
-
-    def prepare(self, X: Array) -> Rows:
-        """Nothing to prepare."""
-        return Rows(X)
-
-    def bytes_per_pair(self, a: Rows) -> int:
-        """The inner product; a handful of float64 temporaries on a device."""
-        return 8 if on_host(a.data) else 64
-
-
-class InnerProductKernel(VectorKernel):
-    """Kernel κ(⟨x, y⟩)."""
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """Inner products by BLAS in float64, then the function."""
         assign(outs[0], self.apply(inner_products(a.data, b.data)))
 
-    def diagonal(self, a: Rows) -> tuple[Array, ...]:
+    def own_values(self, a: Rows) -> tuple[Array, ...]:
         """The function of ‖x‖²."""
         norms = row_norms(a.data)
         return (self.apply((norms * norms)[:, None])[:, 0],)
@@ -152,38 +124,32 @@ class InnerProductKernel(VectorKernel):
     def apply(self, inner: Array) -> Array:
         """The function of a tile of inner products."""
 
+    def slope(self, inner: Array) -> Array:
+        """Its derivative."""
+        del inner
+        raise UnsupportedError(f"The derivative of {self!r} is not known.")
 
-@dataclass(frozen=True)
-class Gaussian(VectorKernel):
-    """Parameters of :func:`gaussian`."""
+    def gradients(self, X: Array, Y: Array, C: Array) -> Array:
+        """Σ_j c_j κ′(⟨x, y_j⟩) y_j."""
+        xp: Any = _array.namespace(X)
+        slopes = self.slope(inner_products(X, Y))
+        Y = _array.widen(Y)
+        return xp.stack([xp.matmul(slopes * C[:, k][None, :], Y) for k in range(C.shape[1])], axis=1)
 
-    lengthscale: float = 1.0
-    owner: ClassVar[str] = "gaussian"
+    def on_sphere(self, t: np.ndarray) -> np.ndarray:
+        """See :meth:`KernelSpec.on_sphere`: the function itself."""
+        return self.apply(np.asarray(t, dtype=np.float64))
 
-    def __post_init__(self) -> None:
-        check_real(self.lengthscale, "lengthscale", self.owner, minimum=0, strict=True)
+    def taylor(self, degree: int) -> np.ndarray:
+        """See :meth:`KernelSpec.taylor`."""
+        return self.zonal.taylor(degree)
 
-    def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """exp(−(‖x‖² + ‖y‖² − 2⟨x, y⟩)/2), rows divided by ℓ.
-
-        Dense rows are taken relative to a row of the tile: far from the origin the squares would cancel.
-        """
-        if _array.is_sparse(a.data):
-            x, y = (Z.astype(np.float64) / self.lengthscale for Z in (a.data, b.data))
-        else:
-            origin = _array.widen(b.data[:1, :])
-            x, y = ((_array.widen(Z) - origin) / self.lengthscale for Z in (a.data, b.data))
-        xp = _array.namespace(outs[0])
-        squares = (row_norms(x) ** 2)[:, None] + (row_norms(y) ** 2)[None, :] - 2 * inner_products(x, y)
-        assign(outs[0], xp.exp(xp.clip(squares, 0, None) * -0.5))
-
-    def diagonal(self, a: Rows) -> tuple[Array, ...]:
-        """Ones."""
-        if on_host(a.data):
-            return (np.ones(len(a)),)
-        return (_array.namespace(a.data).ones(len(a), dtype=_array.wide_dtype(a.data), device=_array.device(a.data)),)
+    def scratch_per_pair(self, a: Rows) -> int:
+        """The inner product and what the function makes of it."""
+        return max(24, self.bytes_per_pair(a))
 
 
+@KernelSpec.register("polynomial")
 @dataclass(frozen=True)
 class Polynomial(InnerProductKernel):
     """Parameters of :func:`polynomial`."""
@@ -202,7 +168,19 @@ class Polynomial(InnerProductKernel):
         """(γ t + c)^p."""
         return (self.gamma * inner + self.coef0) ** int(self.degree)
 
+    def slope(self, inner: Array) -> Array:
+        """Derivative p γ (γ t + c)^{p−1}."""
+        return self.degree * self.gamma * (self.gamma * inner + self.coef0) ** int(self.degree - 1)
 
+    @property
+    def zonal(self) -> Zonal:
+        """See :meth:`KernelSpec.zonal`: binomial coefficients."""
+        from ntkit.kernels.zonal import Series
+
+        return Series(logs=binomial_logs(self.degree, self.gamma, self.coef0))
+
+
+@KernelSpec.register("exponential")
 @dataclass(frozen=True)
 class Exponential(InnerProductKernel):
     """Parameters of :func:`exponential`."""
@@ -217,8 +195,20 @@ class Exponential(InnerProductKernel):
         """exp(t / ℓ²)."""
         return _array.namespace(inner).exp(inner / self.lengthscale / self.lengthscale)
 
+    def slope(self, inner: Array) -> Array:
+        """exp(t / ℓ²)/ℓ²."""
+        return self.apply(inner) / self.lengthscale / self.lengthscale
 
-@dataclass(frozen=True, eq=False)
+    @property
+    def zonal(self) -> Zonal:
+        """See :meth:`KernelSpec.zonal`."""
+        from ntkit.kernels.zonal import Series
+
+        return Series(lengthscale=self.lengthscale)
+
+
+@KernelSpec.register("dot_product")
+@dataclass(frozen=True)
 class DotProduct(InnerProductKernel):
     """Parameters of :func:`dot_product`."""
 
@@ -240,7 +230,7 @@ class DotProduct(InnerProductKernel):
         if coefficients.ndim != 1 or not coefficients.size or not np.isfinite(coefficients).all():
             rule = "a callable or a non-empty sequence of finite Taylor coefficients"
             raise ValueError(message(self.owner, "function", rule, self.function))
-        object.__setattr__(self, "function", coefficients)
+        object.__setattr__(self, "function", tuple(coefficients.tolist()))
 
     def apply(self, inner: Array) -> Array:
         """κ(t), by Horner's rule from coefficients."""
@@ -248,56 +238,181 @@ class DotProduct(InnerProductKernel):
             values = self.function(inner)
             check_returned(values, tuple(inner.shape), "The 'function' parameter of dot_product")
             return values
-        value = _array.namespace(inner).zeros_like(inner)
-        for coefficient in self.function[::-1]:
-            value = value * inner + float(coefficient)
-        return value
+        return _horner(self.function, inner)
+
+    def slope(self, inner: Array) -> Array:
+        """κ′(t) from coefficients."""
+        if callable(self.function):
+            return super().slope(inner)
+        return _horner([j * a for j, a in enumerate(self.function)][1:] or [0.0], inner)
+
+    @property
+    def zonal(self) -> Zonal:
+        """See :meth:`KernelSpec.zonal`, of coefficients ≥ 0."""
+        from ntkit.kernels.zonal import Series
+
+        if callable(self.function):
+            return super().zonal
+        coefficients = np.asarray(self.function)
+        if (coefficients < 0).any() or not coefficients.any():
+            raise ValueError(message(self.owner, "function", "coefficients ≥ 0, not all 0", self.function))
+        with np.errstate(divide="ignore"):
+            return Series(logs=np.log(coefficients))
 
 
-def row_norms(X: Array) -> Array:
-    """Euclidean norms of the rows in float64, scaled by the largest entry so that squares cannot overflow."""
-    if _array.is_sparse(X):
-        top = np.abs(X).max(axis=1).toarray().ravel().astype(np.float64)
-        scaled = divide_rows(X.astype(np.float64), top)
-        return top * np.sqrt(np.asarray(scaled.multiply(scaled).sum(axis=1)).ravel())
-    xp = _array.namespace(X)
-    parts = []
-    in_cache = max(1, 2**18 // X.shape[1]) if _array.is_numpy(X) else None
-    for rows in row_batches(X.shape[0], 32 * X.shape[1], batch_size=in_cache, like=X):
-        block = _array.widen(X[rows, :])
-        top = xp.max(xp.abs(block), axis=1)
-        scaled = divide_rows(block, top)
-        parts.append(top * xp.sqrt(xp.sum(scaled * scaled, axis=1)))
-    return xp.concat(parts)
+class CosineKernel(KernelSpec):
+    """Kernel ‖x‖^p ‖y‖^p κ(cos(x, y)); 0 for a zero row, also for p = 0."""
+
+    power: int
+    sparse: ClassVar[bool] = True
+
+    def prepare(self, X: Array) -> Rows:
+        """Norms."""
+        return Rows(X, {"norm": row_norms(X)})
+
+    def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
+        """Cosines by BLAS, those near ±1 again from differences."""
+        values = self.apply(*cosines_and_gaps(a, b))
+        assign(outs[0], self._scales(a)[:, None] * values * self._scales(b)[None, :])
+
+    def own_values(self, a: Rows) -> tuple[Array, ...]:
+        """κ(1) ‖x‖^{2p}."""
+        return (self.at_one * self._scales(a) ** 2,)
+
+    @abstractmethod
+    def apply(self, t: Array, gap: Array) -> Array:
+        """κ of cosines t, with 1 − |t|."""
+
+    def slope(self, t: Array, gap: Array) -> Array:
+        """κ′ of cosines t, with 1 − |t|."""
+        raise UnsupportedError(f"The derivative of {self!r} is not known.")
+
+    def gradients(self, X: Array, Y: Array, C: Array) -> Array:
+        """See :func:`ntkit.kernels.chain.cosine_gradients`."""
+        return cosine_gradients(X, Y, C, self.power, lambda t, gap: (self.apply(t, gap), self.slope(t, gap)))
+
+    def on_sphere(self, t: np.ndarray) -> np.ndarray:
+        """See :meth:`KernelSpec.on_sphere`."""
+        t = np.asarray(t, dtype=np.float64)
+        return self.apply(t, 1 - np.abs(t))
+
+    @property
+    def zonal(self) -> Zonal:
+        """See :meth:`KernelSpec.zonal`."""
+        from ntkit.kernels.zonal import Homogeneous
+
+        return Homogeneous(self.on_sphere, self.power, self.taylor)
+
+    def bytes_per_pair(self, a: Rows) -> int:
+        """A handful of temporaries."""
+        return 64
+
+    def _scales(self, a: Rows) -> Array:
+        norms = a.stats["norm"]
+        xp = _array.namespace(norms)
+        return xp.where(norms > 0, norms**self.power, xp.zeros_like(norms))
 
 
-def divide_rows(X: Array, divisors: Array) -> Array:
-    """Rows of `X` over their divisors; rows with divisor zero stay as they are."""
-    xp = _array.namespace(divisors)
-    safe = xp.where(divisors > 0, divisors, xp.ones_like(divisors))
-    if _array.is_sparse(X):
-        quotient = X.copy()
-        quotient.data = X.data / np.repeat(safe, np.diff(X.indptr))
-        return quotient
-    return X / safe[:, None]
+@KernelSpec.register("zonal")
+@dataclass(frozen=True)
+class Cosine(CosineKernel):
+    """A user's κ, which gets float64 arrays of NumPy on the calling thread."""
+
+    function: Callable[[np.ndarray], Any]
+    power: int = 1
+    owner: ClassVar[str] = "zonal"
+
+    def __post_init__(self) -> None:
+        if not callable(self.function) or isinstance(self.function, type):
+            raise TypeError(message(self.owner, "function", "a function of arrays of cosines", self.function))
+        check_int(self.power, "power", self.owner, minimum=0)
+
+    @property
+    def calls_back(self) -> bool:
+        """Yes."""
+        return True
+
+    def apply(self, t: Array, gap: Array) -> Array:
+        """See :meth:`CosineKernel.apply`."""
+        host = t.cpu().numpy() if _array.is_torch(t) else np.array(t)
+        values = np.asarray(self.function(host.copy()))
+        if values.shape != host.shape or values.dtype.kind not in "biuf" or not np.isfinite(values).all():
+            raise ValueError(
+                f"The 'kernel' function must return finite real numbers of the shape of its argument, {host.shape} "
+                f"here. Got {describe(values)} instead."
+            )
+        return _array.namespace(t).asarray(values.astype(np.float64), device=_array.device(t))
 
 
-def inner_products(A: Array, B: Array) -> Array:
-    """A Bᵀ in float64."""
-    if _array.is_sparse(A):
-        return (A.astype(np.float64) @ B.astype(np.float64).T).toarray()
-    xp = _array.namespace(A)
-    return xp.matmul(_array.widen(A), xp.matrix_transpose(_array.widen(B)))
+@KernelSpec.register("arc_cosine")
+@dataclass(frozen=True)
+class ArcCosine(CosineKernel):
+    """Arc-cosine kernel ‖x‖^p ‖y‖^p κ_p(cos), p = `order` (Cho and Saul)."""
+
+    order: int = 1
+    owner: ClassVar[str] = "arc_cosine"
+
+    def __post_init__(self) -> None:
+        check_int(self.order, "order", self.owner, minimum=0, maximum=2)
+
+    @property
+    def power(self) -> int:  # type: ignore[override]
+        """The order p."""
+        return self.order
+
+    def taylor(self, degree: int) -> np.ndarray:
+        """See :meth:`KernelSpec.taylor`; of orders 0 and 1."""
+        return super().taylor(degree) if self.order == 2 else arc_cosine_taylor(self.order, degree)
+
+    def apply(self, t: Array, gap: Array) -> Array:
+        """See :meth:`CosineKernel.apply`."""
+        return arc_cosine_of_gap(t, gap, self.order)
+
+    def slope(self, t: Array, gap: Array) -> Array:
+        """κ₀′ = 1/(π√(1 − t²)), κ₁′ = κ₀, κ₂′ = 4κ₁/3."""
+        if self.order == 0:
+            return _step_slope(gap)
+        return arc_cosine_of_gap(t, gap, self.order - 1) * (1.0 if self.order == 1 else 4 / 3)
 
 
-def check_returned(values: Any, shape: tuple[int, ...], what: str) -> None:
-    """Raise unless a user's function returned a real array of the right shape."""
-    if not _array.is_array(values) or tuple(values.shape) != shape:
-        raise ValueError(f"{what} must return an array of shape {shape} here. Got {describe(values)} instead.")
-    if not _array.namespace(values).isdtype(values.dtype, ("bool", "integral", "real floating")):
-        raise TypeError(f"{what} must return real numbers. Got {describe(values)} instead.")
+@KernelSpec.register("hidden_ntk")
+@dataclass(frozen=True)
+class HiddenNTK(CosineKernel):
+    """‖x‖‖y‖ cos κ₀(cos)/2: the NTK of the hidden layer of a ReLU network of depth 1."""
+
+    owner: ClassVar[str] = "hidden_ntk"
+    power: ClassVar[int] = 1  # type: ignore[misc]
+
+    def taylor(self, degree: int) -> np.ndarray:
+        """See :meth:`KernelSpec.taylor`."""
+        return 0.5 * np.concatenate([[0.0], arc_cosine_taylor(0, max(degree - 1, 0))])[: degree + 1]
+
+    def apply(self, t: Array, gap: Array) -> Array:
+        """See :meth:`CosineKernel.apply`."""
+        return 0.5 * t * arc_cosine_of_gap(t, gap, 0)
+
+    def slope(self, t: Array, gap: Array) -> Array:
+        """½(κ₀ + tκ₀′)."""
+        return 0.5 * (arc_cosine_of_gap(t, gap, 0) + t * _step_slope(gap))
 
 
-def assign(out: Array, values: Array) -> None:
-    """Write `values` into `out`, cast to its dtype."""
-    out[...] = _array.namespace(values).astype(values, out.dtype, copy=False)
+def binomial_logs(degree: int, gamma: float, coef0: float) -> np.ndarray:
+    """Logarithms of the coefficients of t^j in (γt + c)^p."""
+    from scipy.special import gammaln, xlogy
+
+    j = np.arange(degree + 1)
+    with np.errstate(divide="ignore"):
+        logs = gammaln(degree + 1) - gammaln(j + 1) - gammaln(degree - j + 1)
+        return logs + xlogy(j, gamma) + xlogy(degree - j, coef0)
+
+
+def _step_slope(gap: Array) -> Array:
+    """κ₀′."""
+    return (_array.namespace(gap).clip(gap, LEAST, None) * (2 - gap)) ** -0.5 / math.pi
+
+
+def _horner(coefficients: Any, t: Array) -> Array:
+    value = _array.namespace(t).zeros_like(t)
+    for coefficient in coefficients[::-1]:
+        value = value * t + float(coefficient)
+    return value

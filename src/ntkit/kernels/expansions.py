@@ -6,20 +6,15 @@ Gaussian (u, v) with variances a, b and correlation t::
     E[σ(u)σ(v)]   = Σ_j h_j(a) h_j(b) t^j
     E[σ′(u)σ′(v)] = Σ_j g_j(a) g_j(b) t^j,      g_j(a) = √(j+1) h_{j+1}(a)/√a
 
-by Mehler's formula (Daniely et al., NeurIPS 2016). h_j keeps its sign for all variances, so each product is ≥ 0. All
-coefficients have the form h_j(a) = u r^j (A_j + B_j a) with functions u, r of the variance::
-
-    piecewise linear   u = √a          r = 1                 B = 0
-    Erf                u = 1           r = √(2a/(1 + 2a))    B = 0
-    GELU               u = 1/√(1+a)    r = √(a/(1 + a))      A_1 = B_1 = 1/2, else A_j = j B_j
-    Sin, Gaussian      u = e^{−a/2}    r = √a                A_j = ±1/√(j!), B = 0
+by Mehler's formula (Daniely et al., NeurIPS 2016). h_j keeps its sign for all variances, so each product is ≥ 0. The
+coefficients of each activation stand with it, in :mod:`ntkit.networks.activations`.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache, reduce
 from itertools import pairwise
 from operator import add
@@ -30,10 +25,9 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._validation import check_bool, check_int, check_real, message, real_array
-from ntkit.kernels.activations import HOMOGENEOUS, dual, gain, mix, negative_slope, second_moment
 from ntkit.kernels.arccos import arc_cosine
-from ntkit.kernels.fit import LARGEST_DEGREE, nonnegative_polynomial
-from ntkit.networks import GELU, Activation, Erf, Gaussian, Sin
+from ntkit.kernels.fit import LARGEST_DEGREE, fit, nodes
+from ntkit.networks import Activation, PiecewiseLinear
 
 _NODES = 2000
 
@@ -221,11 +215,11 @@ def dual_polynomial(
     [0.0, 0.58, 0.0, 0.0, 0.0, 0.42]
     """
     owner = "dual_polynomial"
-    if not isinstance(activation, HOMOGENEOUS):
+    if not isinstance(activation, PiecewiseLinear):
         rule, remedy = "ReLU(), LeakyReLU() or Abs()", "Use truncated_coefficients for other activations."
         raise TypeError(message(owner, "activation", rule, activation, remedy))
     degree = check_int(degree, "degree", owner, minimum=0)
-    return _fit(mix(activation), degree, check_bool(derivative, "derivative", owner))
+    return _fit(activation.mix, degree, check_bool(derivative, "derivative", owner))
 
 
 def dual_degree(activation: Activation, tolerance: float, *, variance: Any = 1.0, derivative: bool = False) -> int:
@@ -261,11 +255,11 @@ def dual_degree(activation: Activation, tolerance: float, *, variance: Any = 1.0
     a, _ = _variances(variance, owner)
     xp = _array.namespace(a)
     a = xp.reshape(a, (-1, 1))
-    if isinstance(activation, HOMOGENEOUS):
+    if isinstance(activation, PiecewiseLinear):
         a = xp.ones_like(a[:1, :])  # the error is the same at any variance
     t = xp.cos(xp.arange(_NODES + 1, dtype=a.dtype, device=_array.device(a)) * (math.pi / _NODES))[None, :]
-    exact = dual(activation, a * t, a, a)[int(derivative)]
-    allowed = tolerance * _ends(activation, a, derivative)[0]
+    exact = activation.dual(a * t, a, a)[int(derivative)]
+    allowed = tolerance * activation.dual_at_ends(a, derivative=derivative)[0]
 
     def is_close(degree: int) -> bool:
         values = xp.zeros_like(exact)
@@ -287,7 +281,7 @@ def _coefficients(activation: Activation, variance: Any, degree: int, owner: str
 def _at_one(activation: Activation, variance: Any, owner: str, *, derivative: bool) -> Array:
     _check_activation(activation, owner)
     a, dtype = _variances(variance, owner)
-    return _array.namespace(a).astype(_ends(activation, a, derivative)[0], dtype, copy=False)
+    return _array.namespace(a).astype(activation.dual_at_ends(a, derivative=derivative)[0], dtype, copy=False)
 
 
 def _stack(columns: list[Array], dtype: Any) -> Array:
@@ -299,7 +293,7 @@ def _stack(columns: list[Array], dtype: Any) -> Array:
 def _expand(activation: Activation, a: Array, degree: int, derivative: bool) -> list[Array]:
     """h_j(a) or g_j(a) for j up to `degree`."""
     xp = _array.namespace(a)
-    power, ratio = _factors(activation, a, derivative)
+    power, ratio = activation.hermite_factors(a, derivative=derivative)
     zero = xp.zeros_like(a)
     columns = []
     for constant, linear in _weights(activation, degree, derivative):
@@ -311,68 +305,22 @@ def _expand(activation: Activation, a: Array, degree: int, derivative: bool) -> 
     return columns
 
 
-def _factors(activation: Activation, a: Array, derivative: bool) -> tuple[Array, Array | None]:
-    """Functions u and r (None: 1) of the module's docstring; for the derivative u r/√a in place of u."""
-    xp = _array.namespace(a)
-    if isinstance(activation, HOMOGENEOUS):
-        return (xp.ones_like(a) if derivative else xp.sqrt(a)), None
-    if isinstance(activation, Erf):
-        root = xp.sqrt(1 + 2 * a)
-        return (math.sqrt(2) / root if derivative else xp.ones_like(a)), xp.sqrt(2 * a) / root
-    if isinstance(activation, GELU):
-        root = xp.sqrt(1 + a)
-        return (1 / (1 + a) if derivative else 1 / root), xp.sqrt(a) / root
-    return xp.exp(-a / 2), xp.sqrt(a)
-
-
 @lru_cache(maxsize=256)
 def _weights(activation: Activation, degree: int, derivative: bool) -> tuple[tuple[float, float], ...]:
-    """A_j and B_j of the module's docstring; for the derivative √(j+1) A_{j+1} and √(j+1) B_{j+1}."""
-    j = np.arange(degree + 1 + derivative)
-    constant, linear = np.zeros(len(j)), np.zeros(len(j))
-    if isinstance(activation, HOMOGENEOUS):
-        alpha = negative_slope(activation)
-        constant = (1 - alpha) * _hermite_series(len(j), 0, 1 / math.sqrt(2 * math.pi))
-        constant[1:2] = (1 + alpha) / 2
-    elif isinstance(activation, GELU):
-        linear = _hermite_series(len(j), 0, 1 / math.sqrt(2 * math.pi))
-        constant = j * linear
-        constant[1:2] = linear[1:2] = 0.5
-    elif isinstance(activation, Erf):
-        constant = _hermite_series(len(j), 1, math.sqrt(2 / math.pi))
-    else:
-        constant = 1 / np.sqrt(np.cumprod(np.maximum(j, 1.0)))
-        if isinstance(activation, Sin):
-            constant *= np.array([0, 1, 0, -1])[j % 4]
-    scale = np.full(len(j), second_moment(activation) ** -0.5 if activation.normalize else 1.0)
+    """A_j and B_j of an activation, with its normalization; for the derivative √(j+1) A_{j+1} and √(j+1) B_{j+1}."""
+    n = degree + 1 + derivative
+    constant, linear = (activation.scale * weights for weights in activation.hermite_weights(n))
     if derivative:
-        constant, linear, scale = constant[1:], linear[1:], (scale * np.sqrt(j))[1:]
-    return tuple(zip((scale * constant).tolist(), (scale * linear).tolist(), strict=True))
-
-
-def _hermite_series(n: int, first: int, value: float) -> np.ndarray:
-    """Coefficients of max(z, 0), and of erf from `first` = 1 on: c_{j+2} = −c_j (j − 1 + first)/√((j+1)(j+2))."""
-    c = np.zeros(n)
-    c[first : first + 1] = value
-    for j in range(first, n - 2, 2):
-        c[j + 2] = -c[j] * (j - 1 + first) / math.sqrt((j + 1) * (j + 2))
-    return c
-
-
-def _ends(activation: Activation, a: Array, derivative: bool) -> tuple[Array, Array]:
-    """Exact dual or derivative dual for two variances `a` at t = 1 and t = −1."""
-    if isinstance(activation, HOMOGENEOUS):
-        at_one = gain(activation) * (_array.namespace(a).ones_like(a) if derivative else a)
-        return at_one, at_one * (mix(activation) if derivative else -mix(activation))
-    part = int(derivative)
-    return dual(activation, a, a, a)[part], dual(activation, -a, a, a)[part]
+        roots = np.sqrt(np.arange(1, n))
+        constant, linear = roots * constant[1:], roots * linear[1:]
+    return tuple(zip(constant.tolist(), linear.tolist(), strict=True))
 
 
 def _truncate(activation: Activation, a: Array, kept: tuple[int, ...], derivative: bool) -> list[Array]:
     """Coefficients of :func:`truncated_coefficients`."""
     xp = _array.namespace(a)
     exact = _expand(activation, a, kept[-1], derivative)
-    at_one, at_minus_one = _ends(activation, a, derivative)
+    at_one, at_minus_one = activation.dual_at_ends(a, derivative=derivative)
     coefficients = dict.fromkeys(kept, xp.zeros_like(a))
     orphan = None
     for parity, rest in enumerate(((at_one + at_minus_one) / 2, (at_one - at_minus_one) / 2)):
@@ -407,37 +355,20 @@ def _groups(activation: Activation, kept: tuple[int, ...], parity: int, derivati
 
 @lru_cache(maxsize=256)
 def _fit(w: float, degree: int, derivative: bool) -> tuple[tuple[float, ...], float]:
-    def function(t: np.ndarray) -> Any:
-        return w + (1 - w) * arc_cosine(t, 0) if derivative else w * t + (1 - w) * arc_cosine(t, 1)
+    """Fit to the scaled dual; of an even or odd one, that of Abs, by powers of its parity.
 
-    if w == -1 and degree > 0:
-        coefficients, error = _fit_parity(function, degree, int(derivative))
-    else:
-        coefficients, error = nonnegative_polynomial(function, degree)
-    return tuple(coefficients.tolist()), error
-
-
-def _fit_parity(function: Callable[[np.ndarray], Any], degree: int, parity: int) -> tuple[np.ndarray, float]:
-    """Fit of :func:`ntkit.kernels.nonnegative_polynomial` to an even or odd κ with κ(1) = 1, by powers of its parity.
-
-    Powers of the other parity would carry some 2 % of the weight, as a way around the equation at t = 1, and
-    make the largest error larger.
+    Powers of the other parity would carry some 2 % of the weight, as a way around the equation at t = 1, and make the
+    largest error larger.
     """
-    from scipy.optimize import nnls
-
-    t = np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)
-    powers = t[:, None] ** np.arange(parity, degree + 1, 2)
-    values = function(t)
-    weight = math.sqrt(_NODES)
-    equations = np.vstack([powers - values[:, None], np.full(powers.shape[1], weight)])
-    coefficients = np.zeros(degree + 1)
-    a, _ = nnls(equations, np.append(np.zeros(_NODES), weight), maxiter=100 * (degree + 1))
-    coefficients[parity::2] = a / a.sum()
-    return coefficients, float(np.abs(powers @ coefficients[parity::2] - values).max())
+    t = nodes()
+    values = w + (1 - w) * arc_cosine(t, 0) if derivative else w * t + (1 - w) * arc_cosine(t, 1)
+    degrees = np.arange(int(derivative), degree + 1, 2) if w == -1 and degree > 0 else np.arange(degree + 1)
+    coefficients, error = fit(t, values, 1.0, degrees)
+    return tuple(np.pad(coefficients, (0, degree + 1 - len(coefficients))).tolist()), error
 
 
 def _check_activation(activation: object, owner: str) -> None:
-    if not isinstance(activation, (*HOMOGENEOUS, Erf, GELU, Sin, Gaussian)):
+    if not isinstance(activation, Activation):
         remedy = "Write ReLU(), not ReLU." if isinstance(activation, type) else ""
         raise TypeError(message(owner, "activation", "an activation of ntkit.networks", activation, remedy))
 

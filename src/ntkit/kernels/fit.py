@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ntkit._validation import check_choice, check_int, check_real, message
-from ntkit.kernels.arccos import arc_cosine, arc_cosine_taylor, relu_ntk
-from ntkit.kernels.dot_product import check_returned
+from ntkit._validation import check_int, check_real, message
+from ntkit.kernels.spec import KernelSpec, check_returned
 
 LARGEST_DEGREE = 128
 _NODES = 2000
@@ -57,85 +56,71 @@ def nonnegative_polynomial(function: Callable[[np.ndarray], Any], degree: int) -
     degree = check_int(degree, "degree", owner, minimum=0)
     if not callable(function):
         raise TypeError(message(owner, "function", "a callable on arrays of cosines", function))
-    t = _nodes()
+    t = nodes()
     values = function(np.append(t, 1.0))
     check_returned(values, (len(t) + 1,), "function")
     values = np.asarray(values, dtype=np.float64)
     if not (np.isfinite(values).all() and values[-1] > 0):
         raise ValueError(message(owner, "function", "finite on [−1, 1] and positive at 1", values))
-    return _fit(t, values[:-1], float(values[-1]), degree)
+    return fit(t, values[:-1], float(values[-1]), np.arange(degree + 1))
 
 
-def _fit(t: np.ndarray, values: np.ndarray, at_one: float, degree: int) -> tuple[np.ndarray, float]:
+def fit(t: np.ndarray, values: np.ndarray, at_one: float, degrees: np.ndarray) -> tuple[np.ndarray, float]:
+    """Coefficients of powers up to the last of `degrees`, those of others 0, and the largest error over κ(1)."""
     from scipy.optimize import nnls
 
-    powers = t[:, None] ** np.arange(degree + 1)
-    equations = np.vstack([powers - values[:, None] / at_one, np.full(degree + 1, np.sqrt(len(t)))])
-    a, _ = nnls(equations, np.append(np.zeros(len(t)), np.sqrt(len(t)) * at_one), maxiter=100 * (degree + 1))
-    a *= at_one / a.sum()
-    return a, float(np.abs(powers @ a - values).max() / at_one)
+    powers = t[:, None] ** degrees
+    weight = np.sqrt(len(t))
+    equations = np.vstack([powers - values[:, None] / at_one, np.full(len(degrees), weight)])
+    a, _ = nnls(equations, np.append(np.zeros(len(t)), weight * at_one), maxiter=100 * (int(degrees[-1]) + 1))
+    coefficients = np.zeros(int(degrees[-1]) + 1)
+    coefficients[degrees] = a * (at_one / a.sum())
+    return coefficients, float(np.abs(powers @ coefficients[degrees] - values).max() / at_one)
 
 
 @lru_cache(maxsize=256)
-def relu_polynomial(kind: str, depth: int, degree: int) -> tuple[tuple[float, ...], float]:
-    """Coefficients and error for κ₀ ("step"), κ₁ ("relu"), K_relu^(L) ("ntk") or Σ^(L) ("nngp")."""
-    a, error = nonnegative_polynomial(_function(kind, depth), degree)
+def fitted_polynomial(spec: KernelSpec, degree: int) -> tuple[tuple[float, ...], float]:
+    """Coefficients and error of :func:`nonnegative_polynomial` for a kernel on the unit sphere."""
+    a, error = nonnegative_polynomial(spec.on_sphere, degree)
     return tuple(a.tolist()), error
 
 
-def relu_error(kind: str, depth: int, coefficients: np.ndarray) -> float:
-    """Largest error of any polynomial for one of these functions, relative to its value at 1."""
-    function = _function(kind, depth)
-    t = _nodes()
-    values = np.polynomial.polynomial.polyval(t, coefficients)
-    return float(np.abs(values - function(t)).max() / function(np.ones(1))[0])
+def polynomial_error(spec: KernelSpec, coefficients: np.ndarray) -> float:
+    """Largest error of any polynomial for a kernel on the unit sphere, relative to its value at 1."""
+    t = nodes()
+    return float(np.abs(np.polynomial.polynomial.polyval(t, coefficients) - spec.on_sphere(t)).max() / spec.at_one)
 
 
-def _nodes() -> np.ndarray:
-    return np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)
-
-
-def _function(kind: str, depth: int) -> Callable[[np.ndarray], Any]:
-    check_choice(kind, "kind", "relu_polynomial", ("ntk", "nngp", "relu", "step"))
-    if kind == "ntk":
-        return lambda t: relu_ntk(t, depth)
-    if kind == "nngp":
-
-        def composed(t: np.ndarray) -> Any:
-            for _ in range(depth):
-                t = arc_cosine(t, 1)
-            return t
-
-        return composed
-    return lambda t: arc_cosine(t, 1 if kind == "relu" else 0)
-
-
-def relu_degree(kind: str, depth: int, tolerance: float) -> int:
+def fitted_degree(spec: KernelSpec, tolerance: float) -> int:
     """Smallest degree whose fit has at most that error, by bisection; `LARGEST_DEGREE` if none has.
 
     Examples
     --------
-    >>> relu_degree("ntk", 1, 0.02)
+    >>> fitted_degree(KernelSpec.of("ntk", depth=1), 0.02)
     6
     """
-    check_real(tolerance, "tolerance", "relu_degree", minimum=0)
-    if relu_polynomial(kind, depth, 0)[1] <= tolerance:
+    check_real(tolerance, "tolerance", "fitted_degree", minimum=0)
+    if fitted_polynomial(spec, 0)[1] <= tolerance:
         return 0
     low, high = 0, 1
-    while high < LARGEST_DEGREE and relu_polynomial(kind, depth, high)[1] > tolerance:
+    while high < LARGEST_DEGREE and fitted_polynomial(spec, high)[1] > tolerance:
         low, high = high, min(2 * high, LARGEST_DEGREE)
     while high - low > 1:
         middle = (low + high) // 2
-        if relu_polynomial(kind, depth, middle)[1] > tolerance:
+        if fitted_polynomial(spec, middle)[1] > tolerance:
             low = middle
         else:
             high = middle
     return high
 
 
-def taylor_polynomial(kind: str, degree: int) -> tuple[float, ...]:
-    """Taylor coefficients of κ₀ ("step") or κ₁ ("relu"); the rest up to the value 1 at t = 1 goes to the highest."""
-    check_choice(kind, "kind", "taylor_polynomial", ("relu", "step"))
-    a = arc_cosine_taylor(1 if kind == "relu" else 0, degree)
-    a[-1] += 1.0 - a.sum()
+def taylor_polynomial(spec: KernelSpec, degree: int) -> tuple[float, ...]:
+    """Taylor coefficients of a kernel on the unit sphere; the rest up to its value at t = 1 goes to the highest."""
+    a = spec.taylor(degree)
+    a[-1] += spec.at_one - a.sum()
     return tuple(a.tolist())
+
+
+def nodes() -> np.ndarray:
+    """Cosines of angles at equal distances."""
+    return np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)

@@ -1,14 +1,14 @@
 """Exact kernels of infinitely wide networks: NTK and NNGP of any network of :mod:`ntkit.networks`.
 
-Three ways, one result: cosines through a compiled recursion (vectors and homogeneous activations), pairs of
-images through compiled code (:mod:`ntkit.kernels._pairs`), and the array-API walk (everything, any device).
+Three ways, one result: correlations through a compiled recursion (:mod:`ntkit.kernels.chain`), pairs of images through
+compiled code (:mod:`ntkit.kernels._pairs`), and covariances in array-API code (everything, any device).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -16,15 +16,19 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._validation import check_choice, check_int, message
-from ntkit.kernels._base import Kernel, Rows, evaluate, on_host
 from ntkit.kernels._pairs import image_chain
-from ntkit.kernels._walk import pair_variances, pools, row_variances, self_variances, start, walk
-from ntkit.kernels.activations import HOMOGENEOUS, gain, homogeneous_chain, mix
-from ntkit.kernels.arccos import NEAR
-from ntkit.kernels.dot_product import assign, divide_rows, inner_products, row_norms
-from ntkit.networks import Activation, Dense, Layer, fully_connected, output_shape
+from ntkit.kernels.chain import CosineChain, cosine_chain
+from ntkit.kernels.covariances import Covariances, Known, Own, State, pools, row_variances, start
+from ntkit.kernels.norms import extremes, scaled, unscaled, unscaled_own
+from ntkit.kernels.series import network_taylor
+from ntkit.kernels.spec import KernelSpec
+from ntkit.kernels.tiles import Rows, assign
+from ntkit.networks import Layer, fold, fully_connected, output_shape
 from ntkit.networks import cntk as cntk_network
-from ntkit.networks._layers import Size, flatten
+from ntkit.networks.layers import Size
+
+if TYPE_CHECKING:
+    from ntkit.kernels.zonal import Zonal
 
 __all__ = ["NetworkKernels", "cntk", "network_kernel", "nngp", "ntk"]
 
@@ -79,7 +83,7 @@ def ntk(X: Any, Y: Any = None, *, depth: int) -> Array:
     >>> ntk([[3.0, 4.0]], [[6.0, 8.0], [-3.0, -4.0], [0.0, 0.0]], depth=1)
     array([[100.,   0.,   0.]])
     """
-    return evaluate(fully_connected_kernel("ntk", depth), X, Y)[0]
+    return KernelSpec.of("ntk", depth=depth).matrix(X, Y)
 
 
 def nngp(X: Any, Y: Any = None, *, depth: int) -> Array:
@@ -102,7 +106,7 @@ def nngp(X: Any, Y: Any = None, *, depth: int) -> Array:
     >>> nngp([[3.0, 4.0]], [[6.0, 8.0], [-4.0, 3.0]], depth=1)
     array([[50.        ,  7.95774715]])
     """
-    return evaluate(fully_connected_kernel("nngp", depth), X, Y)[0]
+    return KernelSpec.of("nngp", depth=depth).matrix(X, Y)
 
 
 def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: bool = False) -> Array:
@@ -141,7 +145,7 @@ def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: 
     >>> cntk(image, depth=3, kernel_size=1)
     array([[6.]])
     """
-    return evaluate(Network(cntk_network(depth, kernel_size), "ntk", "cntk"), X, Y, progress=progress)[0]
+    return KernelSpec.of("cntk", depth=depth, kernel_size=kernel_size).matrix(X, Y, progress=progress)
 
 
 def network_kernel(
@@ -183,22 +187,37 @@ def network_kernel(
     array([[1., 0.],
            [0., 1.]])
     """
-    values = evaluate(Network(net, kind), X, Y, progress=progress)
+    values = Network(net, kind).matrices(X, Y, progress=progress)
     return NetworkKernels(*values) if kind == "both" else values[0]
 
 
-def fully_connected_kernel(kind: str, depth: int) -> Network:
+@KernelSpec.register("ntk")
+def _(depth: int) -> Network:
+    return _fully_connected("ntk", depth)
+
+
+@KernelSpec.register("nngp")
+def _(depth: int) -> Network:
+    return _fully_connected("nngp", depth)
+
+
+@KernelSpec.register("cntk")
+def _(depth: int, kernel_size: Size = 3) -> Network:
+    return Network(cntk_network(depth, kernel_size), "ntk", "cntk")
+
+
+def _fully_connected(kind: str, depth: int) -> Network:
     """Kernel of a fully connected ReLU network, which messages call by its kind."""
     return Network(fully_connected(check_int(depth, "depth", kind, minimum=1)), kind, kind)
 
 
 @dataclass(frozen=True)
-class Network(Kernel):
+class Network(KernelSpec):
     """Parameters of :func:`network_kernel`, and the walk in array-API code; `owner` is the name in messages."""
 
     net: Layer
     kind: str = "ntk"
-    owner: str = "network_kernel"  # type: ignore[misc]
+    owner: str = field(default="network_kernel", compare=False, repr=False)  # type: ignore[misc]
     ndims: ClassVar[Sequence[int]] = (2, 4)
     sparse: ClassVar[bool] = True
 
@@ -222,196 +241,118 @@ class Network(Kernel):
         """Validated data whose shape the network can take."""
         X = super().check(X, name)
         output_shape(self.net, tuple(int(s) for s in X.shape[1:]))
-        if _array.is_sparse(X) and _cosine_chain(self.net, self.kinds) is None:
+        if _array.is_sparse(X) and cosine_chain(self.net, self.kinds) is None:
             rule = "a dense array unless all activations are ReLU, LeakyReLU or Abs, without Residual or Normalize"
             raise TypeError(message(self.owner, name, rule, X, "Call .toarray() on it."))
         return X
 
-    def specialize(self, X: Array) -> Kernel:
+    def specialize(self, X: Array) -> KernelSpec:
         """Compiled or closed-form kernel where there is one."""
         if X.ndim == 2:
-            return _cosine_chain(self.net, self.kinds) or self
+            return cosine_chain(self.net, self.kinds) or self
         return image_chain(self.net, X, self.kinds) or self
 
+    def on_sphere(self, t: np.ndarray) -> np.ndarray:
+        """See :meth:`KernelSpec.on_sphere`."""
+        chain = self._chain()
+        if chain is not None and not chain.biased:
+            return chain.on_sphere(t)
+        own = Own()
+        fold(self.net, Covariances(own), State(np.ones((1, 1)), None))
+        state = State(np.asarray(t, dtype=np.float64).reshape(1, -1), np.zeros((1, t.size)))
+        state = fold(self.net, Covariances(Known(own.found, own.found)), state)
+        return np.asarray(getattr(state, self.kinds[0])).reshape(t.shape)
+
+    def taylor(self, degree: int) -> np.ndarray:
+        """See :meth:`KernelSpec.taylor`: the recursion of the layers in truncated power series."""
+        self._chain()
+        return network_taylor(self.net, degree)[self.kinds[0]]
+
+    @property
+    def zonal(self) -> Zonal:
+        """See :meth:`KernelSpec.zonal`: ‖x‖‖y‖ κ(cos) without biases."""
+        from ntkit.kernels.zonal import Homogeneous
+
+        chain = self._chain()
+        if chain is None or chain.biased:
+            return super().zonal
+        return Homogeneous(chain.on_sphere, 1, self.taylor)
+
+    def _chain(self) -> CosineChain | None:
+        """The network as a chain if it is one, after a check that it takes vectors."""
+        output_shape(self.net, (1,))
+        return cosine_chain(self.net, self.kinds)
+
     def prepare(self, X: Array) -> Rows:
-        """Variances at all activations and Normalize layers, from the pairs (x, x)."""
-        parts = [row_variances(self.net, X[rows, ...]) for rows in self._row_batches(X)]
-        return Rows(X, _concat(parts))
+        """Variances at all activations and Normalize layers, from the pairs (x, x), by the places of the layers."""
+        rows = Rows(X, extremes(self.net, X))
+        parts = [row_variances(self.net, scaled(rows[batch])) for batch in self._row_batches(X)]
+        found = {path: _array.namespace(X).concat([part[path] for part in parts]) for path in parts[0]}
+        return Rows(X, {**rows.stats, **found})
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """Walk all pairs of a tile."""
-        state = start(a.data, b.data, all_pixels=self._all_pixels, ntk="ntk" in self.kinds)
-        state = walk(self.net, state, pair_variances(a.stats, b.stats))
+        state = start(scaled(a), scaled(b), all_pixels=pools(self.net), ntk="ntk" in self.kinds)
+        state = fold(self.net, Covariances(Known(a.stats, b.stats)), state)
         for kind, out in zip(self.kinds, outs, strict=True):
-            assign(out, getattr(state, kind))
+            assign(out, unscaled(getattr(state, kind), a, b))
 
-    def diagonal(self, a: Rows) -> tuple[Array, ...]:
+    def own_values(self, a: Rows) -> tuple[Array, ...]:
         """Walk the pairs (x, x)."""
         parts = []
         for rows in self._row_batches(a.data):
-            X = a.data[rows, ...]
-            state = start(X, X, all_pixels=self._all_pixels, ntk="ntk" in self.kinds, paired=True)
-            state = walk(self.net, state, self_variances())
-            parts.append([getattr(state, kind)[:, 0] for kind in self.kinds])
-        return _concat(parts)
+            X = scaled(a[rows])
+            state = start(X, X, all_pixels=pools(self.net), ntk="ntk" in self.kinds, paired=True)
+            state = fold(self.net, Covariances(Own()), state)
+            parts.append([unscaled_own(getattr(state, kind)[:, 0], a[rows], kind) for kind in self.kinds])
+        return tuple(_array.namespace(*part).concat(part) for part in zip(*parts, strict=True))
+
+    def gradients(self, X: Array, Y: Array, C: Array) -> Array:
+        """Of a chain without biases in closed form, else by torch.
+
+        K = F(c, a, b) of c = ⟨x, y⟩, a = ‖x‖², b = ‖y‖², so that ∇K = F_c y + 2 F_a x.
+        """
+        chain = self._chain()
+        if chain is not None and not chain.biased:
+            return chain.gradients(X, Y, C)
+        try:
+            import torch
+        except ImportError as error:
+            raise ImportError(f"The gradient of {self.net!r} needs torch: pip install 'ntkit[torch]'.") from error
+        x, y, weights = (torch.as_tensor(Z if _array.is_torch(Z) else np.asarray(Z)).double() for Z in (X, Y, C))
+        with torch.enable_grad():
+            a = (x * x).sum(1).requires_grad_()
+            b = (y * y).sum(1)
+            most = (1 - 1e-12) * (a.detach()[:, None] * b).sqrt()  # derivatives are infinite where rows coincide
+            c = torch.minimum(torch.maximum(x @ y.T, -most), most).requires_grad_()
+            found = []
+            for variance in (a, b):
+                own = Own()
+                fold(self.net, Covariances(own), State(variance[:, None], None))
+                found.append(own.found)
+            state = fold(self.net, Covariances(Known(*found)), State(c, torch.zeros_like(c)))
+            K = getattr(state, self.kinds[0])
+            parts = []
+            for k in range(weights.shape[1]):
+                total = (K * weights[:, k]).sum()
+                slopes = torch.autograd.grad(total, (c, a), retain_graph=True, materialize_grads=True)
+                along, radial = (torch.nan_to_num(slope, 0.0, 0.0, 0.0) for slope in slopes)
+                parts.append(along @ y + 2 * radial[:, None] * x)
+        G = torch.stack(parts, 1).detach()
+        return G if _array.is_torch(X) else _array.namespace(X).asarray(G.numpy())
 
     def bytes_per_pair(self, a: Rows) -> int:
         """About a dozen float64 arrays of the state's size."""
         if a.data.ndim == 2:
             return 96
         pixels = a.data.shape[1] * a.data.shape[2]
-        return int(96 * pixels * (pixels if self._all_pixels else 1))
+        return int(96 * pixels * (pixels if pools(self.net) else 1))
+
+    def bytes_per_row(self, a: Rows) -> int:
+        """A few float64 copies; of vectors a panel of one."""
+        return super().bytes_per_row(a) if a.data.ndim == 2 else 24 * int(np.prod(a.data.shape[1:]))
 
     def _row_batches(self, X: Array) -> Iterator[slice]:
-        return row_batches(X.shape[0], self.bytes_per_pair(Rows(X)), like=X)
-
-    @property
-    def _all_pixels(self) -> bool:
-        return pools(flatten(self.net))
-
-
-@dataclass(frozen=True, eq=False)
-class CosineChain(Kernel):
-    """Dense layers and homogeneous activations on vectors: ‖x‖‖y‖ times a function of the cosine."""
-
-    mixes: np.ndarray
-    trained: np.ndarray
-    scale: float
-    kinds: tuple[str, ...]
-    owner: ClassVar[str] = "network_kernel"
-    sparse: ClassVar[bool] = True
-
-    @property
-    def n_outputs(self) -> int:
-        """One matrix for each kind."""
-        return len(self.kinds)
-
-    def prepare(self, X: Array) -> Rows:
-        """Norms of the rows."""
-        return Rows(X, (row_norms(X),))
-
-    def bytes_per_pair(self, a: Rows) -> int:
-        """The cosine; a handful of float64 temporaries where nothing is compiled."""
-        return 8 if on_host(a.data) else 64
-
-    def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """Cosines by BLAS, those near ±1 again from differences, then the recursion."""
-        x, y = divide_rows(_wide(a.data), a.stats[0]), divide_rows(_wide(b.data), b.stats[0])
-        cosines = inner_products(x, y)
-        if _array.is_numpy(cosines):
-            self._fill_compiled(x, y, cosines, a.stats[0], b.stats[0], outs)
-            return
-        if _array.has_triton(cosines):
-            if self._fill_triton(cosines, a.stats[0], b.stats[0], outs):
-                self._fill_near(x, y, cosines, a.stats[0], b.stats[0], outs)
-            return
-        xp = _array.namespace(cosines)
-        gap = xp.clip(1 - xp.abs(cosines), 0, 1)
-        values = self._values(cosines, gap)
-        norms = self.scale * a.stats[0][:, None] * b.stats[0][None, :]
-        for kind, out in zip(self.kinds, outs, strict=True):
-            assign(out, norms * values[kind])
-        self._fill_near(x, y, cosines, a.stats[0], b.stats[0], outs)
-
-    def diagonal(self, a: Rows) -> tuple[Array, ...]:
-        """The value at cosine one times ‖x‖²."""
-        at_one = self._values(np.ones(()), np.zeros(()))
-        return tuple(self.scale * float(at_one[kind]) * a.stats[0] * a.stats[0] for kind in self.kinds)
-
-    def _fill_near(
-        self, x: Array, y: Array, cosines: Array, x_norms: Array, y_norms: Array, outs: Sequence[Array]
-    ) -> None:
-        """Compute again the entries with a cosine near ±1."""
-        xp = _array.namespace(cosines)
-        i, j = xp.nonzero(1 - xp.abs(cosines) < NEAR)
-        if not i.shape[0]:
-            return
-        near = cosines[i, j]
-        gap = xp.clip(_gaps(x, y, i, j, near), 0, 1)
-        values = self._values(near, gap)
-        norms = self.scale * xp.take(x_norms, i) * xp.take(y_norms, j)
-        for kind, out in zip(self.kinds, outs, strict=True):
-            _array.scatter(out, i, j, xp.astype(norms * values[kind], out.dtype, copy=False))
-
-    def _values(self, cosines: Array, gap: Array) -> dict[str, Array]:
-        sigma, theta = homogeneous_chain(cosines, gap, self.mixes, self.trained)
-        return {"nngp": sigma, "ntk": theta}
-
-    def _fill_triton(self, cosines: Array, x_norms: Array, y_norms: Array, outs: Sequence[Array]) -> bool:
-        import torch
-
-        from ntkit.kernels import _triton
-
-        mixes, trained = (torch.from_numpy(v).to(cosines.device) for v in (self.mixes, self.trained))
-        by_kind = dict(zip(self.kinds, outs, strict=True))
-        return _triton.chain(
-            cosines, mixes, trained, self.scale * x_norms, y_norms, by_kind.get("nngp"), by_kind.get("ntk")
-        )
-
-    def _fill_compiled(
-        self, x: Array, y: Array, cosines: np.ndarray, x_norms: Array, y_norms: Array, outs: Sequence[Array]
-    ) -> None:
-        from ntkit.kernels import _numba
-
-        near = _numba.near_pairs(cosines)
-        gap = np.empty(0)
-        if len(near):
-            i, j = near.T
-            gap = _gaps(x, y, i, j, cosines[i, j])
-        # numba knows no half precision.
-        tiles = [np.empty(out.shape) if out.dtype == np.float16 else out for out in outs]
-        by_kind = dict(zip(self.kinds, tiles, strict=True))
-        none = np.empty((0, 0))
-        _numba.chain(
-            cosines, near, gap, self.mixes, self.trained, self.scale * x_norms, y_norms,
-            by_kind.get("nngp", none), by_kind.get("ntk", none),
-        )  # fmt: skip
-        for tile, out in zip(tiles, outs, strict=True):
-            if tile is not out:
-                assign(out, tile)
-
-
-def _cosine_chain(net: Layer, kinds: tuple[str, ...]) -> CosineChain | None:
-    """Closed form of a chain of Dense layers and homogeneous activations, else None."""
-    mixes: list[float] = []
-    trained = [0.0]
-    scale = 1.0
-    for layer in flatten(net):
-        if isinstance(layer, Dense):
-            trained[-1] += layer.trainable  # Θ → w²(Θ + Σ), so trained layers in a row add up
-            scale *= layer.weight_std**2
-        elif isinstance(layer, Activation) and isinstance(layer, HOMOGENEOUS):
-            mixes.append(mix(layer))
-            trained.append(0.0)
-            scale *= gain(layer)
-        else:
-            return None
-    return CosineChain(np.array(mixes), np.array(trained), scale, kinds)
-
-
-def _gaps(x: Array, y: Array, i: Array, j: Array, cosines: Array) -> Array:
-    """1 − |t| of some pairs of unit rows as ½‖x ∓ y‖², in slices that bound the memory."""
-    xp = _array.namespace(cosines)
-    signs = xp.where(cosines < 0, -xp.ones_like(cosines), xp.ones_like(cosines))
-    width = x.nnz // x.shape[0] + y.nnz // y.shape[0] if _array.is_sparse(x) else x.shape[1]
-    step = max(1, 2**20 // max(width, 1))
-    parts = []
-    for k in range(0, cosines.shape[0], step):
-        part = slice(k, min(k + step, cosines.shape[0]))
-        if _array.is_sparse(x):
-            difference = x[i[part]] - y[j[part]].multiply(signs[part][:, None])
-            parts.append(np.asarray(difference.multiply(difference).sum(axis=1)).ravel() / 2)
-        else:
-            x_rows, y_rows = xp.take(x, i[part], axis=0), xp.take(y, j[part], axis=0)
-            difference = x_rows - signs[part][:, None] * y_rows
-            parts.append(xp.sum(difference * difference, axis=1) / 2)
-    return xp.concat(parts)
-
-
-def _concat(parts: Sequence[Sequence[Array]]) -> tuple[Array, ...]:
-    """Join, position by position, arrays that belong to consecutive batches of rows."""
-    return tuple(_array.namespace(*part).concat(part) for part in zip(*parts, strict=True))
-
-
-def _wide(X: Array) -> Array:
-    return X.astype(np.float64) if _array.is_sparse(X) else _array.widen(X)
+        """Rows of which pairs (x, x) are in flight."""
+        row_bytes = self.bytes_per_pair(Rows(X)) + 24 * int(np.prod(X.shape[1:]))
+        return row_batches(X.shape[0], row_bytes, like=X)

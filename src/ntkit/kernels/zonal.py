@@ -24,8 +24,9 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._validation import check_int, check_real, describe, message
-from ntkit.kernels.arccos import arc_cosine, arc_cosine_taylor, relu_ntk, relu_ntk_taylor
+from ntkit._validation import check_int, check_real, message
+from ntkit.kernels.spec import KernelLike, KernelSpec, of_estimator
+from ntkit.networks import Layer, UnsupportedError
 
 __all__ = [
     "gegenbauer",
@@ -36,10 +37,12 @@ __all__ = [
     "taylor_to_gegenbauer",
 ]
 
-Zonal: TypeAlias = str | Callable[[np.ndarray], np.ndarray] | Sequence[float] | np.ndarray
+ZonalLike: TypeAlias = KernelLike | KernelSpec | Sequence[float] | np.ndarray
+NAMES = ("ntk", "nngp", "gaussian", "exponential", "polynomial", "arc_cosine", "hidden_ntk")
 _EPS = float(np.finfo(np.float64).eps)
 _PRECISE = 1e-10  # errors of coefficients relative to κ(1) that end the search for better ones
 _TERMS = (512, 2048, 8192)  # of Taylor series, tried in turn
+_LARGEST_LOG = 345.0  # e^345 squared is still a float64
 _MOST = 1001  # Taylor coefficients that may be given
 
 
@@ -68,13 +71,19 @@ def gegenbauer(t: Any, degree: int, n_features: int) -> Array:
     array([ 1.    ,  0.5   , -0.125 , -0.4375])
     """
     degree, d = _sizes(degree, n_features, "gegenbauer")
-    t = t if _array.is_array(t) else np.asarray(t, dtype=np.float64)
+    t = _floats(t)
     xp = _array.namespace(t)
     values = [xp.ones_like(t), t]
     for k in range(2, degree + 1):
         step, back = recursion(k, d)
         values.append(step * t * values[-1] - back * values[-2])
     return xp.stack(values[: degree + 1])
+
+
+def _floats(t: Any) -> Array:
+    """Cosines as an array of floats; integers become the widest floats."""
+    t = t if _array.is_array(t) else np.asarray(t, dtype=np.float64)
+    return t if _array.namespace(t).isdtype(t.dtype, "real floating") else _array.widen(t)
 
 
 def recursion(degree: int, n_features: int) -> tuple[float, float]:
@@ -109,7 +118,7 @@ def harmonic_dimension(degree: int, n_features: int) -> int:
 
 
 def gegenbauer_coefficients(
-    kernel: Zonal, degree: int, n_features: int, *, depth: int = 1, power: int = 1
+    kernel: ZonalLike, degree: int, n_features: int, *, depth: int = 1, power: int = 1
 ) -> np.ndarray:
     """Coefficients c_0 … c_q of κ(t) = Σ_ℓ c_ℓ P_ℓ(t) in dimension d.
 
@@ -118,9 +127,10 @@ def gegenbauer_coefficients(
 
     Parameters
     ----------
-    kernel : str, callable or sequence of float
+    kernel : str, KernelSpec, callable or sequence of float
         κ: "ntk" (K_relu^(L)), "nngp" (Σ_relu^(L)), "arc_cosine", "exponential" (e^t), "gaussian" (e^{t−1}, that of
-        unit vectors); or a function of arrays of cosines; or Taylor coefficients, that of t^j at index j.
+        unit vectors), "laplace" (e^{−√(2−2t)}); another :class:`ntkit.kernels.KernelSpec`; a function of arrays of
+        cosines; or Taylor coefficients, that of t^j at index j.
     degree : int ≥ 0
         q; at most 1 for d = 1.
     n_features : int ≥ 1
@@ -162,11 +172,16 @@ def gegenbauer_coefficients(
     """
     name = "gegenbauer_coefficients"
     degree, d = _sizes(degree, n_features, name)
-    function = resolve(kernel, name, depth=depth, power=power)
-    if isinstance(function, Series):
-        n_terms = degree + 400 if function.n_taylor is None else function.n_taylor - 1
-        return taylor_to_gegenbauer(function.taylor(n_terms), degree, d) * (np.exp(-1.0) if function.damped else 1.0)
-    return function.precise_coefficients(degree, d)[0]
+    spec = zonal_kernel(kernel, name, depth=depth, power=power, lengthscale=1.0)
+    try:
+        series = spec.zonal
+    except UnsupportedError:  # of kernels of distances, their function on the sphere is all that counts here
+        series = Homogeneous(spec.on_sphere, 1, spec.taylor)
+    if isinstance(series, Series):
+        n_terms = degree + 400 if series.n_taylor is None else series.n_taylor - 1
+        return taylor_to_gegenbauer(series.taylor(n_terms + 2 * series.n_terms(1.0)), degree, d)
+    assert isinstance(series, Homogeneous)
+    return series.precise_coefficients(degree, d)[0]
 
 
 def gegenbauer_series(coefficients: Any, t: Any, n_features: int) -> Array:
@@ -196,7 +211,7 @@ def gegenbauer_series(coefficients: Any, t: Any, n_features: int) -> Array:
     """
     c = _check_coefficients(coefficients, "gegenbauer_series")
     degree, d = _sizes(len(c) - 1, n_features, "gegenbauer_series")
-    t = t if _array.is_array(t) else np.asarray(t, dtype=np.float64)
+    t = _floats(t)
     before, value = _array.namespace(t).ones_like(t), t
     total = float(c[0]) * before + (float(c[1]) * value if degree else 0.0)
     for k in range(2, degree + 1):
@@ -256,7 +271,7 @@ def log_parts(degree: int, order: int, n_features: int) -> np.ndarray:
 
 
 def radial_functions(
-    kernel: Zonal,
+    kernel: ZonalLike,
     r: Any,
     degree: int,
     order: int,
@@ -313,12 +328,12 @@ def radial_functions(
     r = np.asarray(r, dtype=np.float64)
     if r.ndim != 1 or not np.isfinite(r).all() or (r < 0).any():
         raise ValueError(message(name, "r", "a 1-D array of finite numbers ≥ 0", r))
-    function = resolve(kernel, name, depth=depth, power=power, lengthscale=lengthscale)
-    return function.radial(r, degree, order, d)
+    spec = zonal_kernel(kernel, name, depth=depth, power=power, lengthscale=lengthscale)
+    return spec.zonal.radial(r, degree, order, d)
 
 
-class ZonalFunction(ABC):
-    """A kernel as radial functions and Gegenbauer polynomials."""
+class Zonal(ABC):
+    """k(x, y) = Σ_ℓ ⟨h_ℓ(r), h_ℓ(r')⟩ P_ℓ(t) = Σ_j w_j(r) w_j(r') t^j for norms r, r' and cosine t."""
 
     @abstractmethod
     def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
@@ -328,14 +343,49 @@ class ZonalFunction(ABC):
     def diagonal(self, r: np.ndarray) -> np.ndarray:
         """k(x, x) of vectors of the norms r."""
 
+    @abstractmethod
+    def log_coefficients(self, degree: int) -> np.ndarray:
+        """Logarithms of a_j for j ≤ `degree`; −∞ where a_j = 0."""
+
+    @abstractmethod
+    def log_weights(self, norms: Array, degrees: np.ndarray) -> Array:
+        """Logarithms of w_j(r) of norms r > 0, in the order (norms, degrees)."""
+
+    @abstractmethod
+    def log_trace(self, norms: np.ndarray) -> float:
+        """Logarithm of Σ k(x, x) over norms r > 0."""
+
+    @property
+    def n_taylor(self) -> int | None:
+        """Number of Taylor coefficients; None: infinitely many."""
+        return None
+
+    @abstractmethod
+    def taylor(self, degree: int) -> np.ndarray:
+        """Taylor coefficients in the cosine of unit vectors."""
+
+    @property
+    def at_zero(self) -> float:
+        """w_0(0): a norm of zero has a weight in degree 0 only, if at all."""
+        return 0.0
+
+    def weights(self, norms: Array, degrees: np.ndarray) -> Array:
+        """w_j(r), in the order (norms, degrees)."""
+        xp: Any = _array.namespace(norms)
+        positive = norms > 0
+        safe = xp.where(positive, norms, xp.ones_like(norms))
+        with np.errstate(over="ignore"):  # of kernels that overflow themselves
+            values = xp.exp(self.log_weights(safe, degrees))
+        return xp.where(positive[:, None], values, _array.constant(self.at_zero * (degrees == 0), norms))
+
 
 @dataclass(frozen=True, eq=False)
-class Homogeneous(ZonalFunction):
-    """‖x‖^p ‖y‖^p κ(cos(x, y)); `taylor`, if known, gives the first Taylor coefficients of κ."""
+class Homogeneous(Zonal):
+    """‖x‖^p ‖y‖^p κ(cos(x, y)): w_j(r) = √a_j r^p with the Taylor coefficients a_j of κ, if `series` knows them."""
 
-    function: Callable[[np.ndarray], np.ndarray]
+    values: Callable[[np.ndarray], np.ndarray]
     power: int
-    taylor: Callable[[int], np.ndarray] | None = None
+    series: Callable[[int], np.ndarray]
 
     def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
         """√c_ℓ r^p."""
@@ -346,21 +396,30 @@ class Homogeneous(ZonalFunction):
 
     def diagonal(self, r: np.ndarray) -> np.ndarray:
         """κ(1) r^{2p}."""
-        return self.at_one() * r ** (2 * self.power)
+        return self.at_one * r ** (2 * self.power)
 
+    @property
     def at_one(self) -> float:
         """κ(1)."""
-        return float(self._values(np.ones(1))[0])
+        return float(self.values(np.ones(1))[0])
 
-    def _values(self, t: np.ndarray) -> np.ndarray:
-        """κ of cosines, after a check of what the function returns."""
-        values = np.asarray(self.function(t.copy()))
-        if values.shape != t.shape or values.dtype.kind not in "biuf" or not np.isfinite(values).all():
-            raise ValueError(
-                f"The 'kernel' function must return finite real numbers of the shape of its argument, {t.shape} here. "
-                f"Got {describe(values)} instead."
-            )
-        return values.astype(np.float64)
+    def log_coefficients(self, degree: int) -> np.ndarray:
+        """See :meth:`Zonal.log_coefficients`."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.series(degree))
+
+    def taylor(self, degree: int) -> np.ndarray:
+        """See :meth:`Zonal.taylor`."""
+        return self.series(degree)
+
+    def log_weights(self, norms: Array, degrees: np.ndarray) -> Array:
+        """See :meth:`Zonal.log_weights`."""
+        a = self.log_coefficients(int(degrees.max()))[degrees]
+        return _array.constant(0.5 * a, norms) + self.power * _array.namespace(norms).log(norms)[:, None]
+
+    def log_trace(self, norms: np.ndarray) -> float:
+        """See :meth:`Zonal.log_trace`."""
+        return float(np.logaddexp.reduce(2 * self.power * np.log(norms))) + log(self.at_one)
 
     def precise_coefficients(self, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
         """The same as :meth:`coefficients`, or an error if one is lost in rounding."""
@@ -376,21 +435,21 @@ class Homogeneous(ZonalFunction):
     def coefficients(self, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
         """c_0 … c_q and about the errors that rounding makes in them; the function should be smooth in the angle."""
         t, weights = _angles(degree, n_features)
-        values = self._values(t)
+        values = self.values(t)
         with np.errstate(over="ignore", invalid="ignore"):  # infinite dimensions have infinite errors
             dimensions = np.exp([_log_dimension(k, n_features) for k in range(degree + 1)])
             c = dimensions * (gegenbauer(t, degree, n_features) @ (weights * values))
             c = np.where(np.isfinite(c), c, 0.0)
             rounding = (4 + n_features / 100) * _EPS  # of sin^{d−2} too
             errors = rounding * np.sqrt(dimensions * (weights @ values**2))
-        if self.taylor is None:
+        try:
+            return self._with_taylor(c, errors, n_features)
+        except UnsupportedError:
             return c, errors
-        return self._with_taylor(c, errors, n_features)
 
     def _with_taylor(self, c: np.ndarray, errors: np.ndarray, n_features: int) -> tuple[np.ndarray, np.ndarray]:
         """Coefficients from Taylor series where these are better."""
-        assert self.taylor is not None
-        top = self.at_one()
+        top = self.at_one
         for n_terms in _TERMS:
             worse = np.flatnonzero(errors > _PRECISE * top)
             worse = worse[worse < n_terms - 1]
@@ -408,14 +467,50 @@ class Homogeneous(ZonalFunction):
 
 
 @dataclass(frozen=True, eq=False)
-class Series(ZonalFunction):
-    """g(x) g(y) Σ_j a_j ⟨x, y⟩^j/ℓ^{2j}, g = e^{−‖x‖²/(2ℓ²)} with `damped`, else 1."""
+class Series(Zonal):
+    """g(x) g(y) Σ_j a_j ⟨x, y⟩^j/ℓ^{2j}, g = e^{−‖x‖²/(2ℓ²)} with `damped`, else 1: w_j(r) = √a_j (r/ℓ)^j g."""
 
-    log_taylor: Callable[[int], np.ndarray]
     lengthscale: float = 1.0
     damped: bool = False
-    n_taylor: int | None = None
-    """Number of Taylor coefficients; None: those of the exponential."""
+    logs: np.ndarray | None = None
+    """Logarithms of all a_j; None: those of the exponential, a_j = 1/j!."""
+
+    @property
+    def n_taylor(self) -> int | None:
+        """See :meth:`Zonal.n_taylor`."""
+        return None if self.logs is None else len(self.logs)
+
+    @property
+    def at_zero(self) -> float:
+        """√a_0."""
+        return float(np.exp(0.5 * self.log_coefficients(0)[0]))
+
+    def log_coefficients(self, degree: int) -> np.ndarray:
+        """See :meth:`Zonal.log_coefficients`."""
+        from scipy.special import gammaln
+
+        if self.logs is None:
+            return -gammaln(np.arange(degree + 1) + 1.0)
+        return np.pad(self.logs, (0, max(degree + 1 - len(self.logs), 0)), constant_values=-np.inf)[: degree + 1]
+
+    def log_weights(self, norms: Array, degrees: np.ndarray) -> Array:
+        """See :meth:`Zonal.log_weights`."""
+        xp: Any = _array.namespace(norms)
+        a = self.log_coefficients(int(degrees.max()))[degrees]
+        halves, powers = (_array.constant(v, norms) for v in (0.5 * a, degrees))
+        logs = xp.log(norms)[:, None] - log(self.lengthscale)
+        if not self.damped:
+            return halves + powers * logs
+        return halves + powers * logs - 0.5 * xp.exp(2 * xp.clip(logs, None, _LARGEST_LOG))
+
+    def log_trace(self, norms: np.ndarray) -> float:
+        """See :meth:`Zonal.log_trace`."""
+        if self.damped:
+            return log(len(norms))
+        if self.logs is None:
+            logs = np.log(norms) - log(self.lengthscale)
+            return float(np.logaddexp.reduce(np.exp(2 * np.minimum(logs, _LARGEST_LOG))))
+        return float(np.logaddexp.reduce(2 * self.log_weights(norms, np.arange(len(self.logs))), axis=None))
 
     def n_terms(self, radius: float) -> int:
         """Radial functions of a degree that matter for norms up to a radius.
@@ -428,17 +523,19 @@ class Series(ZonalFunction):
         return int(ratio**2 + 8 * ratio + 30) // 2
 
     def taylor(self, degree: int) -> np.ndarray:
-        """a_0 … a_q."""
-        return np.exp(self.log_taylor(degree))
+        """Taylor coefficients in the cosine of unit vectors."""
+        j = np.arange(degree + 1)
+        logs = self.log_coefficients(degree) - 2 * j * log(self.lengthscale)
+        return np.exp(logs - self.lengthscale**-2 if self.damped else logs)
 
     def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
         """√(a_{ℓ+2i} b_{ℓ,i}) (r/ℓ)^{ℓ+2i}, times the damping."""
-        logs = self.log_weights(degree, order, n_features)
+        logs = self.log_parts(degree, order, n_features)
         return np.exp(logs + self.log_powers(r, degree, order))
 
-    def log_weights(self, degree: int, order: int, n_features: int) -> np.ndarray:
+    def log_parts(self, degree: int, order: int, n_features: int) -> np.ndarray:
         """Log √(a_{ℓ+2i} b_{ℓ,i}), an array of shape (degree + 1, order)."""
-        a = self.log_taylor(degree + 2 * order)
+        a = self.log_coefficients(degree + 2 * order)
         parts = [log_parts(k, order, n_features) + a[k : k + 2 * order : 2] for k in range(degree + 1)]
         return 0.5 * np.stack(parts)
 
@@ -454,7 +551,7 @@ class Series(ZonalFunction):
         """Σ_j a_j (r/ℓ)^{2j}, times the damping."""
         if self.damped:
             return np.ones_like(r)
-        a = self.log_taylor(2000 if self.n_taylor is None else self.n_taylor - 1)
+        a = self.log_coefficients(2000 if self.n_taylor is None else self.n_taylor - 1)
         with np.errstate(divide="ignore"):
             logs = 2 * np.log(r / self.lengthscale)
         powers = np.arange(len(a))
@@ -462,55 +559,36 @@ class Series(ZonalFunction):
             return np.exp(a + np.where(powers > 0, powers * np.where(powers > 0, logs[:, None], 0.0), 0.0)).sum(axis=1)
 
 
-def resolve(
-    kernel: Zonal, owner: str, *, depth: int = 1, power: int = 1, lengthscale: float = 1.0
-) -> Homogeneous | Series:
-    """The function behind a name, a callable or coefficients."""
-    names = ("ntk", "nngp", "arc_cosine", "gaussian", "exponential")
-    if isinstance(kernel, str) and kernel in names:
-        if kernel in ("ntk", "nngp"):
-            depth = check_int(depth, "depth", owner, minimum=1)
-            return _of_network(kernel, depth)
-        if kernel == "arc_cosine":
-            order = check_int(power, "power", owner, minimum=0, maximum=2)
-            taylor = None if order == 2 else lambda degree: arc_cosine_taylor(order, degree)
-            return Homogeneous(lambda t: arc_cosine(t, order), order, taylor)
-        scale = check_real(lengthscale, "lengthscale", owner, minimum=0, strict=True)
-        return Series(_log_factorials, scale, damped=kernel == "gaussian")
-    if callable(kernel) and not isinstance(kernel, type):
-        return Homogeneous(kernel, check_int(power, "power", owner, minimum=0))
+def zonal_kernel(
+    kernel: ZonalLike, owner: str, *, highest: int = _MOST - 1, params: dict[str, Any] | None = None,
+    functions: bool = True, **own: Any,
+) -> KernelSpec:  # fmt: skip
+    """Kernel behind a name, a network, coefficients or, with `functions`, a function of the cosine.
+
+    `own` are parameters of the owner (depth, lengthscale, and `power` of a function or of "arc_cosine"), of which the
+    kernel takes those that it has; `params` are further ones.
+    """
+    own["order"] = own.pop("power", 1)
+    if isinstance(kernel, str) and kernel == "arc_cosine" and "order" not in (params or {}):
+        check_int(own["order"], "power", owner, minimum=0, maximum=2)
+    if isinstance(kernel, KernelSpec | Layer) or (isinstance(kernel, str) and kernel in KernelSpec.names()):
+        return of_estimator(kernel, own, params, owner)
+    if functions and callable(kernel) and not isinstance(kernel, type):
+        check_int(own["order"], "power", owner, minimum=0)
+        return of_estimator("zonal", {"function": kernel, "power": own["order"]}, params, owner)
+    rule = (
+        f"one of {', '.join(map(repr, NAMES))}, a network, {'a function of the cosine, ' if functions else ''}or up to "
+        f"{highest + 1} Taylor coefficients ≥ 0, finite and not all 0"
+    )
+    if isinstance(kernel, str) or not isinstance(kernel, Sequence | np.ndarray):
+        raise (ValueError if isinstance(kernel, str) else TypeError)(message(owner, "kernel", rule, kernel))
     try:
-        a = np.asarray(kernel, dtype=np.float64)
-    except (TypeError, ValueError):
-        a = np.empty(0)
-    known = not isinstance(kernel, str) and a.ndim == 1 and 0 < a.size <= _MOST and bool(np.isfinite(a).all())
-    if not known or (a < 0).any() or not a.any():
-        rule = (
-            "one of "
-            + ", ".join(map(repr, names))
-            + ", a function of the cosine, or a sequence of Taylor coefficients "
-            f"≥ 0, not all 0, {_MOST} at most"
-        )
+        a = np.array([check_real(value, "kernel", owner, minimum=0) for value in kernel])
+    except (TypeError, ValueError) as error:
+        raise type(error)(message(owner, "kernel", rule, kernel)) from None
+    if not 0 < a.size <= highest + 1 or not a.any():
         raise ValueError(message(owner, "kernel", rule, kernel))
-    with np.errstate(divide="ignore"):
-        logs = np.log(a)
-
-    def padded(degree: int) -> np.ndarray:
-        return np.pad(logs, (0, max(degree + 1 - len(a), 0)), constant_values=-np.inf)[: degree + 1]
-
-    return Series(padded, n_taylor=len(a))
-
-
-def _of_network(kind: str, depth: int) -> Homogeneous:
-    if kind == "ntk":
-        return Homogeneous(lambda t: relu_ntk(t, depth), 1, lambda degree: relu_ntk_taylor(depth, degree))
-    return Homogeneous(lambda t: _iterate(t, depth), 1, lambda degree: relu_ntk_taylor(depth, degree, kind="nngp"))
-
-
-def _iterate(t: np.ndarray, depth: int) -> np.ndarray:
-    for _ in range(depth):
-        t = arc_cosine(t, 1)
-    return t
+    return of_estimator("dot_product", {"function": a}, params, owner)
 
 
 def non_negative(c: np.ndarray, errors: np.ndarray, n_features: int) -> np.ndarray:
@@ -543,13 +621,6 @@ def _sizes(degree: Any, n_features: Any, owner: str) -> tuple[int, int]:
 def _log_dimension(degree: int, n_features: int) -> float:
     """Log α_ℓ, for numbers too large for floats."""
     return log(harmonic_dimension(degree, n_features))
-
-
-def _log_factorials(degree: int) -> np.ndarray:
-    """Log of the Taylor coefficients 1/j! of the exponential."""
-    from scipy.special import gammaln
-
-    return -gammaln(np.arange(degree + 1) + 1.0)
 
 
 @lru_cache(maxsize=16)

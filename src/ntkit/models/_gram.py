@@ -19,7 +19,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._precision import exact_products
-from ntkit.kernels.activations import homogeneous_chain
+from ntkit.kernels.chain import recursion
 from ntkit.models._solve import solve_lower
 
 _EPS = float(np.finfo(np.float64).eps)
@@ -234,7 +234,7 @@ def with_relu_layers(K: Array, x_squares: Array, y_squares: Array, n_layers: int
     half = xp.clip(0.5 * (x_squares[:, None] + y_squares[None, :]) - K, 0, 2)  # 1 − cos
     gap = xp.where(half > 1, 2 - half, half)
     none = np.zeros(n_layers + 1)
-    return homogeneous_chain(1 - half, gap, none[1:], none)[0]
+    return recursion(1 - half, gap, none[1:], none)[0]
 
 
 def least_alpha(mean_diagonal: float, n_rows: int) -> float:

@@ -17,7 +17,7 @@ from ntkit._batching import free_memory, row_batches, run_on_threads
 from ntkit._validation import check_real
 from ntkit.features import _landmarks
 from ntkit.features._landmarks import block_rows, check_finite, take, wide
-from ntkit.kernels._base import Kernel, evaluate, evaluate_diagonal
+from ntkit.kernels import KernelSpec
 
 _SHARE = 0.6  # of the free memory that kernel values may take
 _PART_BYTES = 2**25  # of kernel values that one thread looks for neighbours in
@@ -107,7 +107,7 @@ class OfRows(KernelMatrix):
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: KernelSpec,
         X: Any,
         *,
         scale: Array | None = None,
@@ -155,17 +155,17 @@ class OfRows(KernelMatrix):
         return self._values(self.X, None if len(indices) == self.n_rows else take(self.X, indices))
 
     def _values(self, X: Any, Y: Any = None) -> Array:
-        K = _native(evaluate(self.kernel, X, Y, progress=self.progress and Y is None)[0])
+        K = _native(self.kernel.matrix(X, Y, progress=self.progress and Y is None))
         check_finite(K)
         return K
 
     def _diagonal(self) -> Array:
-        return _native(evaluate_diagonal(self.kernel, self.X)[0])
+        return _native(self.kernel.diagonal(self.X))
 
     def _parts(self, indices: np.ndarray) -> Array:
         if self._K is not None:
             return _gathered(self._K, indices)
-        parts = [_native(evaluate(self.kernel, take(self.X, part))[0]) for part in indices]
+        parts = [_native(self.kernel.matrix(take(self.X, part))) for part in indices]
         return _array.namespace(*parts).stack(parts)
 
     def _source(self) -> Any:

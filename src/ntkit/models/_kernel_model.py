@@ -17,11 +17,10 @@ from ntkit._batching import row_batches
 from ntkit._estimator import AllOrNothing
 from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
-from ntkit.features._kernel import SCALED, OfKernel
+from ntkit.features._kernel import OfKernel
 from ntkit.features._landmarks import block_rows, take, wide
 from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
-from ntkit.kernels._base import evaluate
-from ntkit.kernels._named import KernelLike
+from ntkit.kernels.spec import KernelLike
 from ntkit.models._checks import (
     check_alphas,
     check_weight,
@@ -165,7 +164,7 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
                 self.__dict__.pop(attribute, None)
             counted = np.flatnonzero(weight)
             some, weight = self._some(X, counted), weight[counted]
-            if self._has_name(*SCALED):
+            if self._has_lengthscale:
                 self.lengthscale_ = default_lengthscale(some, weight) if lengthscale is None else lengthscale
             self._resolve()
             self._intercept = weight @ Y[counted] / weight.sum() if self.fit_intercept else np.zeros(Y.shape[1])
@@ -460,7 +459,7 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
             if self._resolved is None:
                 K = wide(X[rows] if every else take(X[rows].T, used).T)
             else:
-                K = evaluate(self._resolved, wide(self._as_fitted(X[rows])), fitted)[0]
+                K = self._resolved.matrix(wide(self._as_fitted(X[rows])), fitted)
             view = _array.host_view(K)
             parts.append((K if view is None else view) @ dual + intercept)
         return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts)

@@ -23,8 +23,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     Parameters
     ----------
     kernel : str, Layer or callable
-        "ntk", "nngp", "cntk", "gaussian", "polynomial", "exponential" or "dot_product"; a network of
-        :mod:`ntkit.networks`; a function ``kernel(X, Y, **params)`` that returns the matrix, see
+        "ntk", "nngp", "cntk", "gaussian", "laplace", "matern", "polynomial", "exponential" or "dot_product"; a network
+        of :mod:`ntkit.networks`; a function ``kernel(X, Y, **params)`` that returns the matrix, see
         :func:`ntkit.kernels.gram`. Or "precomputed": `fit` then takes the square kernel matrix of n rows, and `predict`
         rows of n kernel values with these.
     alpha : float ≥ 0 or array of float
@@ -36,9 +36,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
         rows (Theorem 6.9 of [1]_), which solves a smaller problem to a factor 1 + ε. "auto": "direct" up to
         10 000 rows (20 000 on a CUDA device; a third of that for several α), then "pcg".
     kernel_params : dict or None
-        Further parameters of the kernel, such as ``{"degree": 3}`` or, for a network, ``{"kind": "nngp"}``.
+        Further parameters of the kernel, such as ``{"degree": 3}``, ``{"nu": 2.5}`` or, for a network,
+        ``{"kind": "nngp"}``.
     lengthscale : float > 0 or "scale"
-        ℓ of "gaussian" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
+        ℓ of "gaussian", "laplace", "matern" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
     depth : int
         Number of layers of "ntk", "nngp" and "cntk", which has two at least.
     fit_intercept : bool
@@ -96,7 +97,7 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     sketch_size_, dimension_ : int, float
         Rows of the sketch, and an estimate of s_λ, for "sketch".
     lengthscale_ : float
-        ℓ of "gaussian" and "exponential".
+        ℓ of "gaussian", "laplace", "matern" and "exponential".
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.

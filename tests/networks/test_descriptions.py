@@ -3,10 +3,12 @@ from __future__ import annotations
 import dataclasses
 import pickle
 
+import array_api_strict
 import numpy as np
 import pytest
 
 from ntkit import networks as nn
+from ntkit.kernels import network_kernel
 
 RESNET = nn.Sequential(
     nn.Conv(3), nn.Residual(nn.Sequential(), nn.Sequential(nn.ReLU(), nn.Conv(3))), nn.ReLU(), nn.Flatten()
@@ -27,12 +29,12 @@ ALL = [
 ]
 
 
-@pytest.mark.parametrize("net", ALL, ids=range(len(ALL)))
-def test_repr_evaluates_to_an_equal_network(net):
-    again = eval(repr(net), vars(nn))
-    assert again == net
-    assert hash(again) == hash(net)
-    assert pickle.loads(pickle.dumps(net)) == net
+def test_repr_evaluates_to_an_equal_network():
+    for net in ALL:
+        again = eval(repr(net), vars(nn))
+        assert again == net
+        assert hash(again) == hash(net), net
+        assert pickle.loads(pickle.dumps(net)) == net
 
 
 def test_different_networks_differ():
@@ -61,14 +63,15 @@ def test_presets():
     assert [c.trainable for c in convs] == [False, True, True]
     assert {c.kernel_size for c in convs} == {5}
     assert nn.cntk(3).layers[-1] == nn.Dense(trainable=False)
-    for depth in (5, 7, 10):
-        weights = [layer for layer in nn.myrtle(depth).layers if isinstance(layer, nn.Conv | nn.Dense)]
-        assert len(weights) == depth
+    conv, pool = (nn.Conv(3), nn.ReLU()), nn.AvgPool(2)
+    for depth, first, others in ((5, 2, 1), (7, 2, 2), (10, 3, 3)):
+        blocks = conv * first, conv * others, conv * others
+        layers = (*blocks[0], pool, *blocks[1], pool, *blocks[2], nn.GlobalAvgPool(), nn.Dense())
+        assert nn.myrtle(depth) == nn.Sequential(*layers), depth
 
 
-@pytest.mark.parametrize(
-    ("net", "shape", "expected"),
-    [
+def test_output_shape():
+    for net, shape, expected in (
         (nn.fully_connected(2), (10,), (None,)),
         (nn.myrtle(5), (32, 32, 3), (None,)),
         (RESNET, (5, 4, 2), (None,)),
@@ -86,15 +89,13 @@ def test_presets():
             (3,),
             (None,),
         ),
-    ],
-)
-def test_output_shape(net, shape, expected):
-    assert nn.output_shape(net, shape) == expected
+    ):
+        assert nn.output_shape(net, shape) == expected, net
 
 
-@pytest.mark.parametrize(
-    ("layer", "size", "n_out", "before"),
-    [
+def test_windows():
+    """Which pixels every output sees, read off the kernels of images with one pixel set."""
+    for layer, size, n_out, before in (
         (nn.Conv(3), 5, 5, 1),
         (nn.Conv(2), 5, 5, 0),
         (nn.Conv(4), 5, 5, 1),
@@ -104,12 +105,28 @@ def test_output_shape(net, shape, expected):
         (nn.Conv(3, stride=2, padding="valid"), 6, 2, 0),
         (nn.AvgPool(2), 5, 2, 0),
         (nn.AvgPool(3, stride=1), 5, 3, 0),
-    ],
-)
-def test_windows(layer, size, n_out, before):
-    rows, cols = layer.windows(size, size)
-    assert rows == cols
-    assert (rows.n_out, rows.before) == (n_out, before)
+    ):
+        pool = isinstance(layer, nn.AvgPool)
+        q = layer.size if pool else layer.kernel_size
+        stride = layer.stride or q
+        first = stride * np.arange(n_out)[:, None] - before
+        seen = ((np.arange(size) >= first) & (np.arange(size) < first + q)) / q
+        # A convolution has weights of its own for every pixel of a window, pooling adds all of them up.
+        along = seen.T @ seen if pool else np.diag(seen.sum(0))
+        expected = np.kron(along, along) / n_out**2
+        pixels = array_api_strict.asarray(np.eye(size**2).reshape(-1, size, size, 1))  # nothing is compiled for these
+        K = network_kernel(nn.Sequential(layer, nn.Flatten()), pixels, kind="nngp")
+        np.testing.assert_allclose(np.asarray(K), expected, atol=1e-15, err_msg=f"{layer!r} on {size} pixels")
+
+
+def test_pooled_pixels_are_counted():
+    """Flatten gives one unit for every pixel and channel that pooling leaves."""
+    for layer, size, n_out in (
+        (nn.AvgPool(2), (5, 4), (2, 2)),
+        (nn.AvgPool((2, 3), stride=(1, 2)), (5, 9), (4, 4)),
+        (nn.AvgPool(3, stride=5), (8, 7), (2, 1)),
+    ):
+        assert nn.output_shape(nn.Sequential(layer, nn.Flatten()), (*size, 3)) == (n_out[0] * n_out[1] * 3,), layer
 
 
 @pytest.mark.parametrize(

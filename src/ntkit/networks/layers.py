@@ -1,8 +1,7 @@
-"""The layers: frozen dataclasses."""
+"""The layers: frozen dataclasses. Activations have a file of their own, with their mathematics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import MISSING, dataclass, field, fields
 from typing import NamedTuple, TypeAlias
 
@@ -28,23 +27,26 @@ class Layer:
 
 @dataclass(frozen=True, repr=False)
 class Dense(Layer):
-    """Fully connected layer on vectors, x ↦ ``weight_std`` · W x / √fan_in.
+    """Fully connected layer on vectors, x ↦ ``weight_std`` · W x / √fan_in + ``bias_std`` · β.
 
     Parameters
     ----------
     trainable : bool, default=True
-        Whether the layer's weights contribute to the tangent kernel. A frozen layer still acts.
+        Whether the layer's weights and biases contribute to the tangent kernel. A frozen layer still acts.
     weight_std : float > 0, default=1.0
         Standard deviation of the weights before division by √fan_in.
+    bias_std : float ≥ 0, default=0.0
+        Standard deviation of the biases, one for each unit (of a convolution: each channel).
 
     Examples
     --------
-    >>> Dense(trainable=False)
-    Dense(trainable=False)
+    >>> Dense(trainable=False, bias_std=0.1)
+    Dense(trainable=False, bias_std=0.1)
     """
 
     trainable: bool = field(default=True, kw_only=True)
     weight_std: float = field(default=1.0, kw_only=True)
+    bias_std: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         _set_weights(self)
@@ -63,7 +65,7 @@ class Conv(Layer):
     padding : {"same", "valid"}, default="same"
         "same" pads with zeros to ⌈size / stride⌉ outputs, the odd zero going to the bottom or right;
         "valid" uses whole patches only.
-    trainable, weight_std
+    trainable, weight_std, bias_std
         As for :class:`Dense`.
 
     Examples
@@ -77,6 +79,7 @@ class Conv(Layer):
     padding: str = field(default="same", kw_only=True)
     trainable: bool = field(default=True, kw_only=True)
     weight_std: float = field(default=1.0, kw_only=True)
+    bias_std: float = field(default=0.0, kw_only=True)
 
     def __post_init__(self) -> None:
         _set_size(self, "kernel_size")
@@ -86,120 +89,8 @@ class Conv(Layer):
 
     def windows(self, height: int, width: int) -> tuple[Window, Window]:
         """Window along the rows and along the columns of an image."""
-        (q_h, q_w), (step_h, step_w) = pair(self.kernel_size), pair(self.stride)
+        (q_h, q_w), (step_h, step_w) = as_pair(self.kernel_size), as_pair(self.stride)
         return _window(height, q_h, step_h, self.padding), _window(width, q_w, step_w, self.padding)
-
-
-@dataclass(frozen=True, repr=False)
-class Activation(Layer):
-    """Base of the activations; each takes ``normalize`` (default True: divide by √E[σ(z)²])."""
-
-    normalize: bool = field(default=True, kw_only=True)
-
-    def __post_init__(self) -> None:
-        if type(self) is Activation:
-            raise TypeError("Activation is abstract; use ReLU(), Erf(), GELU(), … instead.")
-        _set(self, "normalize", check_bool(self.normalize, "normalize", type(self).__name__))
-
-
-@dataclass(frozen=True, repr=False)
-class ReLU(Activation):
-    """σ(z) = max(z, 0).
-
-    Examples
-    --------
-    >>> ReLU() == ReLU(normalize=True)
-    True
-    """
-
-
-@dataclass(frozen=True, repr=False)
-class LeakyReLU(Activation):
-    """σ(z) = max(z, 0) + ``slope`` · min(z, 0).
-
-    Examples
-    --------
-    >>> LeakyReLU(0.1)
-    LeakyReLU(0.1)
-    """
-
-    slope: float = 0.01
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _set(self, "slope", check_real(self.slope, "slope", "LeakyReLU"))
-
-
-@dataclass(frozen=True, repr=False)
-class Abs(Activation):
-    """σ(z) = abs(z).
-
-    Examples
-    --------
-    >>> Abs()
-    Abs()
-    """
-
-
-@dataclass(frozen=True, repr=False)
-class Erf(Activation):
-    """σ(z) = erf(z).
-
-    Examples
-    --------
-    >>> Erf(normalize=False)
-    Erf(normalize=False)
-    """
-
-
-@dataclass(frozen=True, repr=False)
-class GELU(Activation):
-    """σ(z) = z Φ(z), Φ the standard normal distribution function.
-
-    Examples
-    --------
-    >>> GELU()
-    GELU()
-    """
-
-
-@dataclass(frozen=True, repr=False)
-class Sin(Activation):
-    """σ(z) = sin(z).
-
-    Examples
-    --------
-    >>> Sin()
-    Sin()
-    """
-
-
-@dataclass(frozen=True, repr=False)
-class Gaussian(Activation):
-    """σ(z) = √2 cos(z + φ) with a phase φ of every unit, uniform on [0, 2π): random Fourier features.
-
-    For Gaussian (u, v) with variances a, b and covariance c::
-
-        E[σ(u)σ(v)] = E[σ′(u)σ′(v)] = e^{c − (a + b)/2}
-
-    so Dense and Gaussian make the Gaussian kernel exp(−‖x − y‖²/2), and unit variances (see :class:`Normalize`) with
-    correlation t make e^{t − 1}, as in [1]_. E[σ(u)²] = 1 for every variance: `normalize` changes nothing, and zeros
-    do not stay zeros.
-
-    Notes
-    -----
-    The fixed phase −π/4, σ(z) = sin z + cos z, has the same kernels.
-
-    References
-    ----------
-    .. [1] Shankar et al., "Neural Kernels Without Tangents", ICML 2020, arXiv:2003.02237.
-
-    Examples
-    --------
-    >>> from ntkit.kernels import network_kernel
-    >>> network_kernel(Sequential(Dense(), Gaussian()), [[0.0, 1.0]], [[2.0, 1.0]], kind="nngp")  # e^{−2}
-    array([[0.13533528]])
-    """
 
 
 @dataclass(frozen=True, repr=False)
@@ -252,7 +143,7 @@ class AvgPool(Layer):
 
     def windows(self, height: int, width: int) -> tuple[Window, Window]:
         """Window along the rows and along the columns of an image."""
-        (rows, cols), (row_step, col_step) = pair(self.size), pair(self.stride or self.size)
+        (rows, cols), (row_step, col_step) = as_pair(self.size), as_pair(self.stride or self.size)
         return _window(height, rows, row_step, "valid"), _window(width, cols, col_step, "valid")
 
 
@@ -274,7 +165,7 @@ class Flatten(Layer):
 
     Examples
     --------
-    >>> from ntkit.networks import output_shape
+    >>> from ntkit.networks import ReLU, output_shape
     >>> output_shape(Sequential(Conv(3), ReLU(), Flatten()), (8, 8, 3))
     (None,)
     """
@@ -308,6 +199,7 @@ class Sequential(_Container):
 
     Examples
     --------
+    >>> from ntkit.networks import ReLU
     >>> Sequential(Dense(), ReLU(), Dense())
     Sequential(Dense(), ReLU(), Dense())
     """
@@ -325,6 +217,7 @@ class Residual(_Container):
 
     Examples
     --------
+    >>> from ntkit.networks import ReLU
     >>> Residual(Sequential(), Sequential(ReLU(), Conv(3)))
     Residual(Sequential(), Sequential(ReLU(), Conv(3)))
     """
@@ -355,29 +248,21 @@ class Window(NamedTuple):
     n_out: int
 
 
-def pair(value: Size) -> tuple[int, int]:
+def as_pair(value: Size) -> tuple[int, int]:
     """Return ``(value, value)`` for an int, a pair as it is."""
     return (value, value) if isinstance(value, int) else value
 
 
-def flatten(net: Layer) -> Iterator[Layer]:
-    """Yield the layers of `net` in order, nested Sequentials opened, Residuals left whole."""
-    if isinstance(net, Sequential):
-        for layer in net.layers:
-            yield from flatten(layer)
-    else:
-        yield net
-
-
-def _set(layer: Layer, name: str, value: object) -> None:
+def set_field(layer: Layer, name: str, value: object) -> None:
     """Store a checked value in a frozen layer: plain Python numbers, so that equality and repr hold."""
     object.__setattr__(layer, name, value)
 
 
 def _set_weights(layer: Dense | Conv) -> None:
     owner = type(layer).__name__
-    _set(layer, "trainable", check_bool(layer.trainable, "trainable", owner))
-    _set(layer, "weight_std", check_real(layer.weight_std, "weight_std", owner, minimum=0, strict=True))
+    set_field(layer, "trainable", check_bool(layer.trainable, "trainable", owner))
+    set_field(layer, "weight_std", check_real(layer.weight_std, "weight_std", owner, minimum=0, strict=True))
+    set_field(layer, "bias_std", check_real(layer.bias_std, "bias_std", owner, minimum=0))
 
 
 def _set_size(layer: Layer, name: str) -> None:
@@ -392,7 +277,7 @@ def _set_size(layer: Layer, name: str) -> None:
         raise TypeError(message(owner, name, "an int ≥ 1 or a pair (tuple) of them", value))
     else:
         size = check_int(value, name, owner, minimum=1)
-    _set(layer, name, size)
+    set_field(layer, name, size)
 
 
 def _window(size_in: int, size: int, stride: int, padding: str) -> Window:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ntkit._validation import check_int, message
-from ntkit.networks._layers import AvgPool, Conv, Dense, GlobalAvgPool, ReLU, Sequential, Size
+from ntkit.networks.activations import ReLU
+from ntkit.networks.layers import AvgPool, Conv, Dense, GlobalAvgPool, Sequential, Size
 
 
 def fully_connected(depth: int) -> Sequential:

@@ -1,0 +1,51 @@
+"""Gradients of sums of kernels of the distance."""
+
+from __future__ import annotations
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._batching import row_batches
+from ntkit.kernels._profiles import EXPONENTIAL
+from ntkit.kernels.distances import LOST, SLICE, DistanceKernel, origin_of, rounding
+
+
+def gradient_l2(kernel: DistanceKernel, x: Array, y: Array, coefficients: Array) -> Array:
+    """Σ_j w_j (y_j − x) with w_j = c_j s² (−φ′(a)/a), as W(Y − o) − (Σ W)(X − o), o a point among the rows.
+
+    Where this loses digits, by the estimate ε (‖x − o‖ Σ|w| + Σ|w| ‖y − o‖) against Σ|w| ‖x − y‖, the sum is computed
+    as it stands.
+    """
+    xp = _array.namespace(x)
+    # e^{−a}/a passes on the relative error of a, where e^{−a} passes on the absolute one.
+    a = kernel.distances(x, y, differences=kernel.function is EXPONENTIAL)
+    slopes = kernel.slope(a) * kernel.scale * kernel.scale
+    origin = origin_of(y)
+    x0, y0 = x - origin, y - origin
+    x_sizes, y_sizes = (xp.sqrt(xp.sum(Z * Z, axis=1)) for Z in (x0, y0))
+    parts = []
+    for k in range(coefficients.shape[1]):
+        weights = slopes * coefficients[:, k][None, :]
+        sizes = xp.abs(weights)
+        values = xp.matmul(weights, y0) - xp.sum(weights, axis=1)[:, None] * x0
+        errors = rounding(y.shape[0]) * (x_sizes * xp.sum(sizes, axis=1) + xp.matmul(sizes, y_sizes))
+        (lost,) = xp.nonzero(~(errors * kernel.scale <= LOST * xp.sum(sizes * a, axis=1)))
+        for i in range(lost.shape[0]):
+            row = int(lost[i])
+            values[row, :] = _weighted_differences(weights[row, :], x[row, :], y)
+        parts.append(values)
+    return xp.stack(parts, axis=1)
+
+
+def gradient_l1(kernel: DistanceKernel, x: Array, y: Array, coefficients: Array) -> Array:
+    """−s Σ_j c_j k(x, y_j) sign(x_i − y_ji), one column i at a time."""
+    xp = _array.namespace(x)
+    values = kernel.profile(kernel.distances(x, y)) * -kernel.scale
+    signs = (xp.sign(x[:, i][:, None] - y[:, i][None, :]) for i in range(x.shape[1]))
+    return xp.stack([xp.matmul(values * sign, coefficients) for sign in signs], axis=2)
+
+
+def _weighted_differences(weights: Array, x: Array, y: Array) -> Array:
+    """Σ_j w_j (y_j − x) for one row x, in slices that bound the memory."""
+    xp = _array.namespace(y)
+    slices = row_batches(y.shape[0], 0, batch_size=max(1, SLICE // y.shape[1]))
+    return sum(xp.matmul(weights[part], y[part, :] - x[None, :]) for part in slices)

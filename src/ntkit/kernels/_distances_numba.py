@@ -1,0 +1,192 @@
+"""Compiled twin of the array-API code in :mod:`ntkit.kernels.distances`, for NumPy arrays and CSR rows.
+
+Everything is float64. A tile of scaled distances is filled, either from differences alone (:func:`differences`) or from
+inner products (:func:`squares`), whose inaccurate entries are then computed again; :func:`apply_profile` writes the
+kernel's values.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+
+from ntkit._compiled import compiled
+from ntkit.kernels import _profiles
+
+Float64 = np.ndarray[Any, np.dtype[np.float64]]
+inlined = numba.njit(inline="always", error_model="numpy", fastmath={"contract"})
+
+_GAUSSIAN, _MATERN_3_2 = _profiles.GAUSSIAN.code, _profiles.MATERN_3_2.code
+_MATERN_5_2, _ABSOLUTE = _profiles.MATERN_5_2.code, _profiles.ABSOLUTE.code
+EPSILON = 2.0**-52
+INACCURATE = -1.0  # in place of a squared distance that has to be computed again
+CHUNK = 512  # numbers of a row at a time: buffers of 4 KiB, which stay in the first-level cache
+
+# exp(x) = 2^n exp(r) with n = round(x / ln 2) and r = x − n ln 2, |r| ≤ ln(2)/2. ln 2 is the sum of two numbers, the
+# first of which ends in 32 zero bits (fdlibm), so that its product with n is exact. The Taylor polynomial of degree 13
+# is off by 4e-18.
+_PER_OCTAVE = 1.0 / math.log(2.0)
+_LN2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10)
+_ROUNDER = 1.5 * 2.0**52  # adding it rounds a number n, whose bits are then the last ones of the sum
+_TAYLOR = tuple(1.0 / math.factorial(k) for k in range(14))
+_LOWEST = -709.0  # 2^n is no normal number here: exp(x) is taken as zero
+_FAR = _profiles.UNDERFLOW**2
+
+
+@inlined
+def exponentials(x: Float64, powers: Float64, bits: np.ndarray, size: int) -> None:
+    """exp(x) in place for x ≤ 0, to 1.6e-16, several numbers at a time (the C library takes them one by one).
+
+    `bits` are those of `powers`, which is scratch, as whole numbers.
+    """
+    c = _TAYLOR
+    for j in range(size):
+        x[j] = max(x[j], _LOWEST)
+        powers[j] = x[j] * _PER_OCTAVE + _ROUNDER
+    for j in range(size):
+        n = powers[j] - _ROUNDER
+        r = (x[j] - n * _LN2[0]) - n * _LN2[1]
+        r2 = r * r
+        even = c[2] + r2 * (c[4] + r2 * (c[6] + r2 * (c[8] + r2 * (c[10] + r2 * c[12]))))
+        odd = c[3] + r2 * (c[5] + r2 * (c[7] + r2 * (c[9] + r2 * (c[11] + r2 * c[13]))))
+        x[j] = 1.0 + (r + r2 * (even + r * odd))
+    for j in range(size):
+        bits[j] = ((bits[j] + 1023) & 0x7FF) << 52  # 2^n
+    for j in range(size):
+        x[j] *= powers[j]
+
+
+@compiled
+def apply_profile(T: Float64, profile: int, out: np.ndarray) -> None:
+    """Write φ of a tile of scaled distances to `out`; the tile holds a², or a for the ℓ1 norm."""
+    n, m = T.shape
+    x, powers = np.empty(CHUNK), np.empty(CHUNK)
+    bits = powers.view(np.int64)
+    for i in range(n):
+        for start in range(0, m, CHUNK):
+            row = T[i, start : start + CHUNK]
+            size = len(row)
+            if profile == _ABSOLUTE:
+                for j in range(size):
+                    x[j] = -row[j]
+            elif profile == _GAUSSIAN:
+                for j in range(size):
+                    x[j] = -0.5 * row[j]
+            else:
+                for j in range(size):
+                    x[j] = -math.sqrt(row[j])
+            exponentials(x, powers, bits, size)
+            # Beyond the underflow of exp a² may be infinite, and 0 · ∞ is no number.
+            if profile == _MATERN_3_2:
+                for j in range(size):
+                    x[j] *= 1.0 + math.sqrt(min(row[j], _FAR))
+            elif profile == _MATERN_5_2:
+                for j in range(size):
+                    square = min(row[j], _FAR)
+                    x[j] *= 1.0 + math.sqrt(square) + square * (1.0 / 3.0)
+            for j in range(size):
+                out[i, start + j] = x[j]
+
+
+@compiled
+def squares(
+    T: Float64, x_squares: Float64, y_squares: Float64, rounding: float, alpha: float, beta: float, reach: float
+) -> int:
+    """Turn inner products into ‖x‖² + ‖y‖² − 2⟨x, y⟩, in place; return how many of these are marked as inaccurate.
+
+    See :func:`ntkit.kernels.distances.inaccurate`.
+    """
+    n, m = T.shape
+    count = 0
+    for i in range(n):
+        row = T[i]
+        for j in range(m):
+            total = x_squares[i] + y_squares[j]
+            square = total - 2.0 * row[j]
+            error = rounding * total
+            close = not (square - EPSILON * error > reach)
+            lost = not (error <= alpha + beta * math.sqrt(max(square, 0.0)))
+            bad = close & (lost | (square <= EPSILON * error))
+            count += bad
+            row[j] = INACCURATE if bad else square
+    return count
+
+
+# Sums of squares in any order: the compiler may then add up several columns at a time.
+@compiled(fastmath=("contract", "reassoc"))
+def recompute(T: Float64, X: Float64, Y: Float64, scale: float) -> None:
+    """Compute the marked entries of a tile again, as (scale · ‖x − y‖)²."""
+    n, m = T.shape
+    for i in range(n):
+        for j in range(m):
+            if T[i, j] == INACCURATE:
+                total = 0.0
+                for k in range(X.shape[1]):
+                    difference = (X[i, k] - Y[j, k]) * scale
+                    total += difference * difference
+                T[i, j] = total
+
+
+@compiled
+def recompute_sparse(
+    T: Float64,
+    x_data: Float64,
+    x_columns: np.ndarray,
+    x_starts: np.ndarray,
+    y_data: Float64,
+    y_columns: np.ndarray,
+    y_starts: np.ndarray,
+    scale: float,
+    absolute: bool,
+) -> None:
+    """Compute the marked entries of a tile of CSR rows (columns in order): (scale · ‖x − y‖)², or scale · ‖x − y‖₁."""
+    n, m = T.shape
+    for i in range(n):
+        for j in range(m):
+            if T[i, j] != INACCURATE:
+                continue
+            p, q = x_starts[i], y_starts[j]
+            total = 0.0
+            while p < x_starts[i + 1] or q < y_starts[j + 1]:
+                x_first = q == y_starts[j + 1] or (p < x_starts[i + 1] and x_columns[p] <= y_columns[q])
+                y_first = p == x_starts[i + 1] or (q < y_starts[j + 1] and y_columns[q] <= x_columns[p])
+                difference = 0.0
+                if x_first:
+                    difference += x_data[p]
+                if y_first:
+                    difference -= y_data[q]
+                p += x_first
+                q += y_first
+                difference *= scale
+                total += abs(difference) if absolute else difference * difference
+            T[i, j] = total
+
+
+@compiled
+def differences(Xt: Float64, Yt: Float64, scale: float, absolute: bool, T: Float64) -> None:
+    """Fill a tile with (scale · ‖x − y‖)², or with scale · ‖x − y‖₁ if `absolute`.
+
+    `Xt` and `Yt` have a row for each column of the data, as many as a multiple of 4 (rows of zeros make no difference):
+    with four at a time there are fewer passes over the tile.
+    """
+    n, m = T.shape
+    for i in range(n):
+        for start in range(0, m, CHUNK):
+            row = T[i, start : start + CHUNK]
+            row[:] = 0.0
+            for k in range(0, len(Xt), 4):
+                x0, x1, x2, x3 = Xt[k, i], Xt[k + 1, i], Xt[k + 2, i], Xt[k + 3, i]
+                y0, y1 = Yt[k, start : start + CHUNK], Yt[k + 1, start : start + CHUNK]
+                y2, y3 = Yt[k + 2, start : start + CHUNK], Yt[k + 3, start : start + CHUNK]
+                if absolute:
+                    for j in range(len(row)):
+                        first, second = abs(x0 - y0[j]) + abs(x1 - y1[j]), abs(x2 - y2[j]) + abs(x3 - y3[j])
+                        row[j] += (first + second) * scale
+                else:
+                    for j in range(len(row)):
+                        z0, z1 = (x0 - y0[j]) * scale, (x1 - y1[j]) * scale
+                        z2, z3 = (x2 - y2[j]) * scale, (x3 - y3[j]) * scale
+                        row[j] += (z0 * z0 + z1 * z1) + (z2 * z2 + z3 * z3)
