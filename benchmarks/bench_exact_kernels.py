@@ -146,8 +146,8 @@ def reference(shape_x, shape_y):
 
     from ntkit import networks as nn
     from ntkit.kernels import diagonal
-    from ntkit.kernels._base import gram
     from ntkit.kernels.network import Network
+    from ntkit.kernels.tiles import gram
 
     X = data(shape_x, 1).astype("float64")[:200]
     Y = X if shape_y is None else data(shape_y, 2).astype("float64")[:200]

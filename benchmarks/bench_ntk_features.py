@@ -299,14 +299,15 @@ def published(name, X, depth, m, degrees, seed=0, batch=1024):
     """Remark 1, Algorithm 1 or Algorithm 2 in torch with complex FFTs; rows in batches."""
     import torch
 
-    from ntkit.kernels.fit import relu_polynomial, taylor_polynomial
+    from ntkit.kernels import KernelSpec
+    from ntkit.kernels.fit import fitted_polynomial, taylor_polynomial
 
     generator = torch.Generator().manual_seed(seed)
     x = torch.from_numpy(X)
     norms = torch.linalg.vector_norm(x, dim=1, keepdim=True)
     d = x.shape[1]
     if name == "remark 1":
-        series = FFTSeries(d, relu_polynomial("ntk", depth, degrees)[0], m, generator)
+        series = FFTSeries(d, fitted_polynomial(KernelSpec.of("ntk", depth=depth), degrees)[0], m, generator)
         step = series
     elif name == "algorithm 2":
         half = m // 2
@@ -330,7 +331,7 @@ def published(name, X, depth, m, degrees, seed=0, batch=1024):
             return psi
 
     else:
-        k1, k0 = taylor_polynomial("relu", degrees), taylor_polynomial("step", degrees + 1)
+        k1, k0 = (taylor_polynomial(KernelSpec.of("arc_cosine", order=order), degrees + 1 - order) for order in (1, 0))
         layers = []
         size = psi = d
         for number in range(depth):

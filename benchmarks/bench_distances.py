@@ -1,0 +1,137 @@
+"""Gaussian, Laplace and Matérn kernels against scikit-learn and against inner products alone: time and error.
+
+    python benchmarks/bench_distances.py            all sizes, into results/distances.json
+    python benchmarks/bench_distances.py --quick    small matrices, printed only
+
+Matrices of n × n float64 rows with d columns, of two kinds: "normal" entries, and "clusters", eight of them, whose
+centres are 1e6 from each other. Times are medians of rounds in which the methods take turns. Errors are the largest
+relative ones of 200 × 200 entries above 1e-300, against NumPy's long double. "products" is the Gaussian kernel by
+‖x‖² + ‖y‖² − 2⟨x, y⟩ relative to the first row of a tile, in NumPy, which ntkit had before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from common import RESULTS, medians, versions
+
+COLUMNS = (4, 20, 200)
+FEW = 200  # rows on which errors are measured
+
+
+def rows(kind, n, d, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    if kind == "clusters":
+        centres = np.random.default_rng(0).standard_normal((8, d))
+        X += 1e6 * centres[rng.integers(8, size=n)]
+    return X
+
+
+def methods(lengthscale):
+    """Kernel name: {method: function of X and Y}."""
+    from sklearn.gaussian_process.kernels import Matern
+    from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
+
+    from ntkit.kernels import gaussian, laplace, matern
+
+    size = {"lengthscale": lengthscale}
+    found = {
+        "gaussian": {
+            "scikit-learn": lambda X, Y: rbf_kernel(X, Y, gamma=0.5 / lengthscale**2),
+            "products": lambda X, Y: products(lengthscale).matrix(X, Y),
+            "ntkit": lambda X, Y: gaussian(X, Y, **size),
+        },
+        "laplace": {
+            "scikit-learn": lambda X, Y: Matern(lengthscale, nu=0.5)(X, Y),
+            "ntkit": lambda X, Y: laplace(X, Y, **size),
+        },
+        "laplace l1": {
+            "scikit-learn": lambda X, Y: laplacian_kernel(X, Y, gamma=1 / lengthscale),
+            "ntkit": lambda X, Y: laplace(X, Y, norm="l1", **size),
+        },
+    }
+    for nu in (1.5, 2.5):
+        found[f"matern {nu}"] = {
+            "scikit-learn": lambda X, Y, nu=nu: Matern(lengthscale, nu=nu)(X, Y),
+            "ntkit": lambda X, Y, nu=nu: matern(X, Y, nu=nu, **size),
+        }
+    return found
+
+
+def products(lengthscale):
+    """The kernel that ntkit had before."""
+    from ntkit.kernels import KernelSpec
+    from ntkit.kernels.tiles import assign, inner_products, row_norms
+
+    @dataclass(frozen=True)
+    class Products(KernelSpec):
+        owner = "products"
+
+        def fill(self, a, b, outs):
+            x, y = ((Z.data - b.data[:1]) / lengthscale for Z in (a, b))
+            squares = (row_norms(x) ** 2)[:, None] + (row_norms(y) ** 2)[None, :] - 2 * inner_products(x, y)
+            assign(outs[0], np.exp(np.clip(squares, 0, None) * -0.5))
+
+        def own_values(self, a):
+            return (np.ones(len(a)),)
+
+    return Products()
+
+
+def exact(name, X, Y, lengthscale):
+    """In long double, from differences."""
+    X, Y, lengthscale = X.astype(np.longdouble), Y.astype(np.longdouble), np.longdouble(lengthscale)
+    difference = X[:, None] - Y[None]
+    if name == "laplace l1":
+        return np.exp(-np.abs(difference).sum(axis=2) / lengthscale)
+    a = np.sqrt((difference**2).sum(axis=2)) / lengthscale
+    if name == "gaussian":
+        return np.exp(-a * a / 2)
+    nu = np.longdouble(name.split()[1] if " " in name else 0.5)
+    a *= np.sqrt(2 * nu)
+    return np.exp(-a) * {0.5: 1, 1.5: 1 + a, 2.5: 1 + a + a * a / 3}[float(nu)]
+
+
+def compare(kind, n, d, rounds):
+    X, Y = rows(kind, n, d, 1), rows(kind, n, d, 2)
+    found = []
+    lengthscale = (d / 2) ** 0.5 if kind == "normal" else d**0.5
+    for name, functions in methods(lengthscale).items():
+        seconds = medians({key: lambda f=f: f(X, Y) for key, f in functions.items()}, rounds)
+        reference = exact(name, X[:FEW], Y[:FEW], lengthscale)
+        present = reference > 1e-300
+        for key, function in functions.items():
+            K = function(X, Y)[:FEW, :FEW]
+            error = float((np.abs(K - reference)[present] / reference[present]).max())
+            row = {"rows": kind, "n": n, "d": d, "kernel": name, "method": key, "seconds": seconds[key]}
+            row |= {"times_faster": seconds["scikit-learn"] / seconds[key], "error": error}
+            found.append(row)
+            print(
+                f"{kind:8} d={d:3} {name:10} {key:12}: {1000 * seconds[key]:8.1f} ms "
+                f"({row['times_faster']:5.2f}× faster), error {error:.1e}", flush=True
+            )  # fmt: skip
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="1000 rows and 2 rounds; nothing is saved")
+    arguments = parser.parse_args()
+    n, rounds = (1000, 2) if arguments.quick else (4000, arguments.rounds)
+    found = []
+    for kind in ("normal", "clusters"):
+        for d in COLUMNS:
+            found += compare(kind, n, d, rounds)
+    if not arguments.quick:
+        content = {"versions": versions(), "distances": found}
+        (RESULTS / "distances.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
