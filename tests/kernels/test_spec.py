@@ -238,6 +238,8 @@ def test_maps_take_networks_and_all_names_with_series(features, rng):
 
 def test_gegenbauer_of_integers_are_floats():
     for t in (np.array([-1, 0, 1]), torch.tensor([-1, 0, 1])):
+        for degree in (0, 1):  # no step of the recursion, which would make floats
+            assert as_numpy(gegenbauer(t, degree, 3)).dtype == np.float64
         values = gegenbauer(t, 4, 3)
         np.testing.assert_allclose(as_numpy(values), as_numpy(gegenbauer(as_numpy(t).astype(float), 4, 3)))
         assert as_numpy(values)[2, 1] == -0.5  # Legendre: (3t² − 1)/2

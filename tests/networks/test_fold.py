@@ -11,7 +11,7 @@ import pytest
 
 from ntkit import GradientFeatures, NetworkFeatures
 from ntkit import networks as nn
-from ntkit._encoding.draws import Draws, LastActivations
+from ntkit._encoding.draws import DrawCounts, LastActivations
 from ntkit.kernels import KernelSpec, network_kernel
 from ntkit.kernels._pairs import Segments
 from ntkit.kernels.chain import Chain
@@ -33,7 +33,7 @@ LACKS = {
     TrainedLayers: set(),
     Growth: set(),
     LastActivations: set(),
-    Draws: set(),
+    DrawCounts: set(),
     PowerSeries: SMOOTH | IMAGES | {"Normalize"},
     Chain: SMOOTH | IMAGES | {"Normalize", "Residual"},
     Segments: SMOOTH | {"Dense", "Normalize", "Residual"},

@@ -102,13 +102,13 @@ def _count_weights(model: Any, inputs: int | tuple[int, ...], depth: int) -> int
 
 
 def _count_signs(model: Any, shape: tuple[int, ...]) -> int:
-    """Draws of all layers of a network."""
+    """DrawCounts of all layers of a network."""
     net = model._net()
     n_layers = sum(1 for _ in flatten(net))
     if n_layers > _DEEPEST:
         raise ValueError(f"its network has {n_layers} layers, more than {_DEEPEST}")
     output_shape(net, shape)
-    draws = Draws(model._options(), fold(net, LastActivations(), frozenset()))
+    draws = DrawCounts(model._options(), fold(net, LastActivations(), frozenset()))
     draws.finish(fold(net, draws, Size(shape[:-1], shape[-1])))
     return max(draws.total, _HELD * draws.widest)
 
@@ -140,7 +140,7 @@ class Size(NamedTuple):
     columns: int
 
 
-class Draws(Algebra[Size]):
+class DrawCounts(Algebra[Size]):
     """Bounds for the draws of layers, and for the values of a row in the widest of them, added up layer by layer."""
 
     def __init__(self, options: Any, last: frozenset[Path]):
@@ -167,25 +167,25 @@ class Draws(Algebra[Size]):
         return max(columns, min(n_pixels * columns, most))
 
 
-@Draws.rule(Normalize)
-def _(algebra: Draws, layer: Normalize, size: Size, path: Path) -> Size:
+@DrawCounts.rule(Normalize)
+def _(algebra: DrawCounts, layer: Normalize, size: Size, path: Path) -> Size:
     return algebra.see(size)
 
 
-@Draws.rule(Dense)
-def _(algebra: Draws, layer: Dense, size: Size, path: Path) -> Size:
+@DrawCounts.rule(Dense)
+def _(algebra: DrawCounts, layer: Dense, size: Size, path: Path) -> Size:
     return algebra.see(Size(size.pixels, size.columns + (layer.bias_std > 0)))
 
 
-@Draws.rule(Conv)
-def _(algebra: Draws, layer: Conv, size: Size, path: Path) -> Size:
+@DrawCounts.rule(Conv)
+def _(algebra: DrawCounts, layer: Conv, size: Size, path: Path) -> Size:
     rows, cols = layer.windows(*algebra.see(size).pixels)
     columns = algebra.add_up(rows.size * cols.size, size.columns, algebra.options.hidden) + (layer.bias_std > 0)
     return algebra.see(Size((rows.n_out, cols.n_out), columns))
 
 
-@Draws.rule(Activation)
-def _(algebra: Draws, layer: Activation, size: Size, path: Path) -> Size:
+@DrawCounts.rule(Activation)
+def _(algebra: DrawCounts, layer: Activation, size: Size, path: Path) -> Size:
     """Features of an activation and of its derivative, and signs for products with the latter."""
     options, columns = algebra.options, algebra.see(size).columns
     width = max(options.derivative, options.n_components if path in algebra.last else options.hidden)
@@ -195,18 +195,18 @@ def _(algebra: Draws, layer: Activation, size: Size, path: Path) -> Size:
     return algebra.see(Size(size.pixels, 4 * width))  # η and φ, each up to twice as many for a power of two
 
 
-@Draws.rule(AvgPool)
-def _(algebra: Draws, layer: AvgPool, size: Size, path: Path) -> Size:
+@DrawCounts.rule(AvgPool)
+def _(algebra: DrawCounts, layer: AvgPool, size: Size, path: Path) -> Size:
     rows, cols = layer.windows(*algebra.see(size).pixels)
     return Size((rows.n_out, cols.n_out), size.columns)
 
 
-@Draws.rule(GlobalAvgPool)
-def _(algebra: Draws, layer: GlobalAvgPool, size: Size, path: Path) -> Size:
+@DrawCounts.rule(GlobalAvgPool)
+def _(algebra: DrawCounts, layer: GlobalAvgPool, size: Size, path: Path) -> Size:
     return Size((), algebra.see(size).columns)
 
 
-@Draws.rule(Flatten)
-def _(algebra: Draws, layer: Flatten, size: Size, path: Path) -> Size:
+@DrawCounts.rule(Flatten)
+def _(algebra: DrawCounts, layer: Flatten, size: Size, path: Path) -> Size:
     n_pixels = prod(algebra.see(size).pixels)
     return algebra.see(Size((), algebra.add_up(n_pixels, size.columns, WIDEST * algebra.options.hidden)))

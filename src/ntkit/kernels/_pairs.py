@@ -304,7 +304,7 @@ class ImageChain(KernelSpec):
 
 
 @dataclass(frozen=True)
-class Layout:
+class SegmentedLayers:
     """Segments so far, the layers of the one that has begun, and the sizes of images where it begins and now."""
 
     size_in: tuple[int, int]
@@ -312,18 +312,18 @@ class Layout:
     segments: tuple[Segment, ...] = ()
     layers: tuple[Conv | PiecewiseLinear, ...] = ()
 
-    def end(self, layer: Layer) -> Layout:
+    def end(self, layer: Layer) -> SegmentedLayers:
         """With a segment that a layer ends."""
         segment = Segment(self.size_in, self.layers, layer, self.size)
-        return Layout(segment.size_out, segment.size_out, (*self.segments, segment))
+        return SegmentedLayers(segment.size_out, segment.size_out, (*self.segments, segment))
 
 
-class Segments(Algebra[Layout]):
+class Segments(Algebra[SegmentedLayers]):
     """Layers on images that the compiled code takes."""
 
 
 @Segments.rule(Conv)
-def _(algebra: Segments, layer: Conv, layout: Layout, path: Path) -> Layout:
+def _(algebra: Segments, layer: Conv, layout: SegmentedLayers, path: Path) -> SegmentedLayers:
     if layer.stride != 1:
         raise UnsupportedError("a stride")
     rows, cols = layer.windows(*layout.size)
@@ -331,19 +331,19 @@ def _(algebra: Segments, layer: Conv, layout: Layout, path: Path) -> Layout:
 
 
 @Segments.rule(PiecewiseLinear)
-def _(algebra: Segments, layer: PiecewiseLinear, layout: Layout, path: Path) -> Layout:
+def _(algebra: Segments, layer: PiecewiseLinear, layout: SegmentedLayers, path: Path) -> SegmentedLayers:
     return replace(layout, layers=(*layout.layers, layer))
 
 
 @Segments.rule(AvgPool)
-def _(algebra: Segments, layer: AvgPool, layout: Layout, path: Path) -> Layout:
+def _(algebra: Segments, layer: AvgPool, layout: SegmentedLayers, path: Path) -> SegmentedLayers:
     if layer.stride not in (None, layer.size):
         raise UnsupportedError("windows that overlap")
     return layout.end(layer)
 
 
 @Segments.rule(GlobalAvgPool, Flatten)
-def _(algebra: Segments, layer: GlobalAvgPool | Flatten, layout: Layout, path: Path) -> Layout:
+def _(algebra: Segments, layer: GlobalAvgPool | Flatten, layout: SegmentedLayers, path: Path) -> SegmentedLayers:
     return layout.end(layer)
 
 
@@ -352,7 +352,7 @@ def image_chain(net: Layer, X: Array, kinds: tuple[str, ...]) -> ImageChain | No
     size = (int(X.shape[1]), int(X.shape[2]))
     if not _array.is_numpy(X) and not (_array.has_triton(X) and size[0] * size[1] <= LARGEST_FIELD):
         return None
-    layout, rest = Layout(size, size), list(flatten(net))
+    layout, rest = SegmentedLayers(size, size), list(flatten(net))
     try:
         while not (layout.segments and isinstance(layout.segments[-1].end, GlobalAvgPool | Flatten)):
             layout = fold(rest.pop(0), Segments(), layout)

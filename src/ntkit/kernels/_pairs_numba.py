@@ -136,9 +136,9 @@ def _layers(nngp, ntk, scratch, front, n, stride, ops, factors, x_sd, y_sd, x_of
         _filter(nngp, scratch, front, n, n_out, stride, ops[op], factors[op, SCALE])
         n, h = n_out, ops[op, H_OUT]
         if factors[op, BIAS] > 0.0:
-            nngp[front : front + n] += factors[op, BIAS]
+            _add(nngp[front : front + n], factors[op, BIAS])
             if want_ntk and ops[op, TRAINED]:
-                ntk[front : front + n] += factors[op, BIAS]
+                _add(ntk[front : front + n], factors[op, BIAS])
         if op + 1 == len(ops) or ops[op + 1, KIND] == CONV:
             # No activation follows that would clear what the filter left between the rows.
             _clear(nngp, front, n, stride, ops[op, W_OUT] - abs(dj))
@@ -179,6 +179,13 @@ def _filter(field, scratch, front, n, n_out, stride, op, factor):
     _slide(field, up, stride, op[Q_H], 1.0, scratch[front : front + n_out])
     scratch[front + n_out : front + n_out + op[Q_W]] = 0.0
     _slide(scratch, left, 1, op[Q_W], factor, field[front : front + n_out])
+
+
+@compiled
+def _add(field, value):
+    """Add a number; in a function of its own, as the code around it is faster without this loop."""
+    for j in range(len(field)):
+        field[j] += value
 
 
 @compiled

@@ -29,7 +29,7 @@ NEAR = 1e-8  # below this 1 − |t| has lost half its digits to rounding of t: w
 
 
 @dataclass(frozen=True)
-class Weights:
+class DenseLayers:
     """Dense layers in a row: Σ → gΣ + b and Θ → g(Θ + τΣ) + υ."""
 
     gain: float = 1.0
@@ -37,19 +37,19 @@ class Weights:
     bias: float = 0.0
     trained_bias: float = 0.0
 
-    def then(self, layer: Dense) -> Weights:
+    def then(self, layer: Dense) -> DenseLayers:
         """With one more layer."""
         gain = layer.weight_std**2
         bias = gain * self.bias + layer.bias_std**2
         trained_bias = gain * self.trained_bias + layer.trainable * bias
-        return Weights(gain * self.gain, self.trained + layer.trainable, bias, trained_bias)
+        return DenseLayers(gain * self.gain, self.trained + layer.trainable, bias, trained_bias)
 
 
 @dataclass(frozen=True)
 class Links:
-    """Weights, σ₁, weights, …, σ_L, weights; of an activation the mix is kept, its gain goes to what follows."""
+    """DenseLayers, σ₁, weights, …, σ_L, weights; of an activation the mix is kept, its gain goes to what follows."""
 
-    weights: tuple[Weights, ...] = (Weights(),)
+    weights: tuple[DenseLayers, ...] = (DenseLayers(),)
     mixes: tuple[float, ...] = ()
 
 
@@ -64,7 +64,7 @@ def _(algebra: Chain, layer: Dense, links: Links, path: Path) -> Links:
 
 @Chain.rule(PiecewiseLinear)
 def _(algebra: Chain, layer: PiecewiseLinear, links: Links, path: Path) -> Links:
-    return Links((*links.weights, Weights(gain=layer.gain)), (*links.mixes, layer.mix))
+    return Links((*links.weights, DenseLayers(gain=layer.gain)), (*links.mixes, layer.mix))
 
 
 @lru_cache(maxsize=256)

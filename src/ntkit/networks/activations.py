@@ -264,7 +264,7 @@ class Erf(Activation):
 
         The arcsine is an arctangent here, which keeps its digits near ±π/2.
         """
-        pair = _Shifted(2 * c, 2 * a, 2 * b)
+        pair = _ShiftedPair(2 * c, 2 * a, 2 * b)
         forward = (2 / math.pi) * _array.namespace(c).atan2(pair.cosine, pair.sine)
         return forward, (4 / math.pi) * pair.x_inverse * pair.y_inverse / pair.sine
 
@@ -309,7 +309,7 @@ class GELU(Activation):
 
         v is c²u − 1 − a − b, written so that large variances do not cancel. All is relative to (1+a)(1+b) below.
         """
-        pair = _Shifted(c, a, b)
+        pair = _ShiftedPair(c, a, b)
         x, y = pair.x_inverse**2, pair.y_inverse**2
         u, t, sine = x + y, pair.cosine / (2 * math.pi), pair.sine
         orthant = 0.25 + _array.namespace(c).atan2(pair.cosine, sine) / (2 * math.pi)
@@ -445,7 +445,7 @@ def angle(x: Array) -> tuple[Array, Array]:
     return 2 * xp.atan2(xp.sqrt(x), xp.sqrt(2 - x)), xp.sqrt(x * (2 - x))
 
 
-class _Shifted:
+class _ShiftedPair:
     """Covariance c of variances 1 + a and 1 + b, and what |c| ≤ √(ab) leaves of its sine: all relative to these.
 
     cosine = c/√((1+a)(1+b)) and sine² = shift + area, shift = (1+a+b)/((1+a)(1+b)), area = (ab − c²)/((1+a)(1+b)) ≥ 0:

@@ -49,7 +49,7 @@ def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
     if len(shape) not in (1, 3) or not all(isinstance(s, int) and s > 0 for s in shape):
         raise ValueError(message("output_shape", "input_shape", "(features,) or (height, width, channels)", shape))
     try:
-        final = fold(net, Shapes(), Flow(shape)).shape
+        final = fold(net, Shapes(), ShapeFlow(shape)).shape
     except UnsupportedError as error:
         raise TypeError(f"{error} It is not a layer of ntkit.networks: give it one, see the page on layers.") from error
     if len(final) == 3:
@@ -59,7 +59,7 @@ def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
     return final
 
 
-class Flow(NamedTuple):
+class ShapeFlow(NamedTuple):
     """What reaches a layer: shape, whether it is Gaussian, whether it comes from weights of this branch."""
 
     shape: Shape
@@ -68,21 +68,21 @@ class Flow(NamedTuple):
     pixels: int = 1  # of an image that Flatten has laid out side by side
 
 
-class Shapes(Algebra[Flow]):
-    """Shapes, and whether the kernel after each layer is known exactly; the state is a :class:`Flow`.
+class Shapes(Algebra[ShapeFlow]):
+    """Shapes, and whether the kernel after each layer is known exactly; the state is a :class:`ShapeFlow`.
 
     Examples
     --------
     >>> from ntkit.networks import Dense, fold
-    >>> fold(Dense(), Shapes(), Flow((5,))).shape
+    >>> fold(Dense(), Shapes(), ShapeFlow((5,))).shape
     (None,)
     """
 
-    def fork(self, flow: Flow) -> Flow:
+    def fork(self, flow: ShapeFlow) -> ShapeFlow:
         """Nothing in a branch comes from weights of its own yet."""
         return flow._replace(fresh=False)
 
-    def join(self, layer: Residual, before: Flow, ends: list[Flow], path: Path) -> Flow:
+    def join(self, layer: Residual, before: ShapeFlow, ends: list[ShapeFlow], path: Path) -> ShapeFlow:
         """One shape, of branches that are not correlated."""
         if len({_kernel_shape(end) for end in ends}) > 1:
             shapes = ", ".join(str(_kernel_shape(end)) for end in ends)
@@ -94,26 +94,26 @@ class Shapes(Algebra[Flow]):
 
 
 @Shapes.rule(Dense)
-def _(algebra: Shapes, layer: Dense, flow: Flow, path: Path) -> Flow:
+def _(algebra: Shapes, layer: Dense, flow: ShapeFlow, path: Path) -> ShapeFlow:
     if len(flow.shape) != 1:
         refuse(layer, path, flow, "it takes vectors", "Put GlobalAvgPool() or Flatten() before it.")
-    return Flow((None,), gaussian=True, fresh=True)
+    return ShapeFlow((None,), gaussian=True, fresh=True)
 
 
 @Shapes.rule(Activation)
-def _(algebra: Shapes, layer: Activation, flow: Flow, path: Path) -> Flow:
+def _(algebra: Shapes, layer: Activation, flow: ShapeFlow, path: Path) -> ShapeFlow:
     if not flow.gaussian:
         refuse(layer, path, flow, "its input is not Gaussian", "Put Dense() or Conv(3) before it.")
-    return Flow(flow.shape)
+    return ShapeFlow(flow.shape)
 
 
 @Shapes.rule(Normalize)
-def _(algebra: Shapes, layer: Normalize, flow: Flow, path: Path) -> Flow:
+def _(algebra: Shapes, layer: Normalize, flow: ShapeFlow, path: Path) -> ShapeFlow:
     return flow
 
 
 @Shapes.rule(Conv, AvgPool)
-def _(algebra: Shapes, layer: Conv | AvgPool, flow: Flow, path: Path) -> Flow:
+def _(algebra: Shapes, layer: Conv | AvgPool, flow: ShapeFlow, path: Path) -> ShapeFlow:
     height, width, channels = _image(layer, flow, path)
     rows, cols = layer.windows(height, width)
     if min(rows.n_out, cols.n_out) < 1:
@@ -121,17 +121,17 @@ def _(algebra: Shapes, layer: Conv | AvgPool, flow: Flow, path: Path) -> Flow:
         remedy = "Use a smaller window" + (" or padding='same'." if isinstance(layer, Conv) else ".")
         refuse(layer, path, flow, reason, remedy)
     if isinstance(layer, Conv):
-        return Flow((rows.n_out, cols.n_out, None), gaussian=True, fresh=True)
+        return ShapeFlow((rows.n_out, cols.n_out, None), gaussian=True, fresh=True)
     return flow._replace(shape=(rows.n_out, cols.n_out, channels))
 
 
 @Shapes.rule(GlobalAvgPool)
-def _(algebra: Shapes, layer: GlobalAvgPool, flow: Flow, path: Path) -> Flow:
+def _(algebra: Shapes, layer: GlobalAvgPool, flow: ShapeFlow, path: Path) -> ShapeFlow:
     return flow._replace(shape=(_image(layer, flow, path)[2],))
 
 
 @Shapes.rule(Flatten)
-def _(algebra: Shapes, layer: Flatten, flow: Flow, path: Path) -> Flow:
+def _(algebra: Shapes, layer: Flatten, flow: ShapeFlow, path: Path) -> ShapeFlow:
     height, width, channels = _image(layer, flow, path)
     size = None if channels is None else height * width * channels
     # Pixels differ: the units are not exchangeable.
@@ -183,20 +183,20 @@ def _(algebra: Growth, layer: Normalize, powers: Powers, path: Path) -> Powers:
     return Powers(0, 0, powers.own - 2 * powers.infinity)
 
 
-def refuse(layer: Layer, path: Path, flow: Flow, reason: str, remedy: str) -> NoReturn:
+def refuse(layer: Layer, path: Path, flow: ShapeFlow, reason: str, remedy: str) -> NoReturn:
     """Raise for a layer that cannot take what reaches it."""
     what = "vectors" if len(flow.shape) == 1 else f"images of {_pixels(flow.shape)} pixels"
     place = f"Layer {'.'.join(map(str, path))}, {layer!r}," if path else f"{layer!r}"
     raise ValueError(f"{place} cannot take {what}: {reason}. {remedy}".rstrip())
 
 
-def _image(layer: Layer, flow: Flow, path: Path) -> tuple[int, int, int | None]:
+def _image(layer: Layer, flow: ShapeFlow, path: Path) -> tuple[int, int, int | None]:
     if len(flow.shape) != 3:
         refuse(layer, path, flow, "it takes images", "Give X as (n, height, width, channels).")
     return flow.shape  # type: ignore[return-value]
 
 
-def _kernel_shape(flow: Flow) -> Shape:
+def _kernel_shape(flow: ShapeFlow) -> Shape:
     """Shape without the channels, which a kernel does not see; for vectors the pixels that they are made of."""
     return flow.shape[:-1] or (flow.pixels,)
 
