@@ -282,7 +282,7 @@ def test_progress_is_shown_on_demand(X, capsys):
     [
         ({}, {}, "'feature_maps' parameter of .* must be a non-empty dict"),
         (NTKFeatures(), {}, "'feature_maps' parameter of .* must be a non-empty dict"),
-        ([NTKFeatures(), NTKFeatures(2)], {}, "must be a dict where two maps are of one class"),
+        ([NTKFeatures(), NTKFeatures(depth=2)], {}, "must be a dict where two maps are of one class"),
         ([StandardScaler()], {}, "must be maps with the parameters n_components and random_state"),
         ([NTKFeatures()], {"n_components": ()}, "'n_components' parameter of .* must be a non-empty sequence"),
         ([NTKFeatures()], {"n_components": 128}, "'n_components' parameter of .* must be a non-empty sequence"),

@@ -346,7 +346,9 @@ def test_threads(X, y):
     """What Dask uses by default."""
     with dask.config.set(scheduler="threads", num_workers=4):
         for rows in (X, X.astype(np.float32)):
-            features = make_pipeline(StandardScaler(), RandomFourierFeatures(64, lengthscale=2.0, random_state=0))
+            features = make_pipeline(
+                StandardScaler(), RandomFourierFeatures(n_components=64, lengthscale=2.0, random_state=0)
+            )
             local = ridge(features, 30.0).fit(rows, y)
             model = ridge(features, 30.0).fit(in_chunks(rows, CHUNKS["many"]), y)
             assert_same(model, local, 1e-8 if rows.dtype == np.float64 else 1e-4)
@@ -622,7 +624,7 @@ def test_predictions_of_classes_are_lazy(n_classes, X):
 
 def test_predictions_carry_no_statistics(X, y):
     """They are the size of m² numbers, and the graph goes over the network."""
-    features = RandomFourierFeatures(256, lengthscale=3.0, random_state=0)
+    features = RandomFourierFeatures(n_components=256, lengthscale=3.0, random_state=0)
     rows = in_chunks(X, (100, 200))
     model, labels = ridge(features).fit(X, y), classifier(features).fit(X, y > 0)
     for fitted in (model, labels):
@@ -638,10 +640,12 @@ def test_predictions_carry_no_statistics(X, y):
 
 
 IMAGE_MAPS = {
-    "cntk": CNTKSketch(2, n_components=16, random_state=0),
-    "network": NetworkFeatures(networks.Sequential(networks.Conv(3), networks.ReLU(), networks.GlobalAvgPool()), 16,
-                               method="random", random_state=0),
-    "flips": FlipAveraged(CNTKSketch(2, n_components=16, random_state=0)),
+    "cntk": CNTKSketch(depth=2, n_components=16, random_state=0),
+    "network": NetworkFeatures(
+        networks.Sequential(networks.Conv(3), networks.ReLU(), networks.GlobalAvgPool()), n_components=16,
+        method="random", random_state=0,
+    ),
+    "flips": FlipAveraged(CNTKSketch(depth=2, n_components=16, random_state=0)),
 }  # fmt: skip
 
 
@@ -905,7 +909,7 @@ def test_a_task_leaves_its_model_and_rows_alone(X, y):
 
 @pytest.mark.usefixtures("on_cluster")
 def test_fits_on_a_cluster(X, y, weight):
-    features = make_pipeline(StandardScaler(), RandomFourierFeatures(16, lengthscale=3.0, random_state=0))
+    features = make_pipeline(StandardScaler(), RandomFourierFeatures(n_components=16, lengthscale=3.0, random_state=0))
     local = ridge(features, None).fit(X, y, weight)
     model = ridge(features, None).fit(in_chunks(X, CHUNKS["empty"]), y, in_chunks(weight, (N,)))
     assert model.alpha_ == pytest.approx(local.alpha_)

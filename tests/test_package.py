@@ -37,7 +37,7 @@ def test_describing_networks_kernels_and_sketches_loads_neither_numba_nor_torch(
     [
         "kernels.ntk([[1.0]], depth=1)",
         "PolynomialSketch(n_components=3).fit_transform([[1.0]])",
-        "FeatureRidge(ntkit.NTKFeatures(1, 8)).fit([[1.0], [2.0], [3.0]], [1.0, 2.0, 3.0]).predict([[1.0]])",
+        "FeatureRidge(ntkit.NTKFeatures(n_components=8)).fit([[1.0], [2.0], [3.0]], [1.0, 2.0, 3.0]).predict([[1.0]])",
     ],
 )
 def test_numpy_arrays_do_not_load_torch(code):
@@ -48,7 +48,7 @@ def test_numpy_arrays_do_not_load_torch(code):
 
 NAMES = (
     "datasets", "diagnostics", "display", "distributed", "features", "kernels", "models", "networks", "persistence",
-    "sketches", "tables",
+    "preprocessing", "sketches", "tables",
 )  # fmt: skip
 MODULES = [f"ntkit.{name}" for name in NAMES]
 

@@ -59,9 +59,10 @@ from ntkit import (
 )
 from ntkit import networks as nn
 from ntkit._encoding.estimators import CLASSES
-from ntkit.features import FlipAveraged, ImageStandardizer, PatchWhitening, ZCAWhitening
+from ntkit.features import FlipAveraged
 from ntkit.models import GramRidge, GramRidgeClassifier
 from ntkit.persistence import FileError, load, save
+from ntkit.preprocessing import ImageStandardizer, PatchWhitening, ZCAWhitening
 
 MAPS = {
     "ntk": NTKFeatures(depth=2, n_components=64, random_state=0),
@@ -70,13 +71,13 @@ MAPS = {
     "ntk sketch": NTKFeatures(n_components=64, method="sketch", random_state=np.random.RandomState(1)),
     "ntk gradient": NTKFeatures(n_components=64, method="gradient", random_state=3),
     "polynomial ntk": NTKPolynomialSketch(depth=3, n_components=70, degree=5, normalize=False, random_state=0),
-    "nngp": NTKPolynomialSketch(kind="nngp", n_components=70, tol=0.1, random_state=0),
+    "nngp": NTKPolynomialSketch(kind="nngp", n_components=70, tolerance=0.1, random_state=0),
     "sketch": NTKSketch(depth=2, n_components=64, series="taylor", random_state=7),
     "paper": NTKSketch(depth=2, n_components=32, variant="paper", projection=True, replace=True, random_state=0),
     "random": NTKRandomFeatures(
         depth=2, n_components=64, random_state=np.random.SeedSequence([1, 2, 3], spawn_key=(4,))
     ),
-    "gibbs": NTKRandomFeatures(n_components=32, features="leverage", sampler="gibbs", gibbs_sweeps=2, random_state=0),
+    "gibbs": NTKRandomFeatures(n_components=32, directions="leverage", sampler="gibbs", gibbs_sweeps=2, random_state=0),
     "gradient": GradientFeatures(width=8, random_state=0),
     "gradient net": GradientFeatures(
         nn.Sequential(nn.Dense(weight_std=2.0), nn.LeakyReLU(0.2), nn.Dense(trainable=False), nn.Abs(), nn.Dense()),
@@ -87,30 +88,37 @@ MAPS = {
     "tree": PolynomialSketch(degree=5, coef0=1.0, gamma=0.1, n_components=64, random_state=0),
     "power": PolynomialSketch(degree=6, method="power", n_components=64, random_state=0),
     "count": PolynomialSketch(degree=3, method="count", n_components=64, random_state=0),
-    "fourier": RandomFourierFeatures(63, random_state=0),
-    "fourier scale": RandomFourierFeatures(64, lengthscale=1e4, batch_size=7),
-    "fourier l1": RandomFourierFeatures(63, kernel="laplace", kernel_params={"norm": "l1"}, random_state=0),
-    "fastfood matern": FastfoodFeatures(63, kernel="matern", kernel_params={"nu": 2.5}),
+    "fourier": RandomFourierFeatures(n_components=63, random_state=0),
+    "fourier scale": RandomFourierFeatures(n_components=64, lengthscale=1e4, batch_size=7),
+    "fourier l1": RandomFourierFeatures(
+        n_components=63, kernel="laplace", kernel_params={"norm": "l1"}, random_state=0
+    ),
+    "fastfood matern": FastfoodFeatures(n_components=63, kernel="matern", kernel_params={"nu": 2.5}),
     "network": NetworkFeatures(n_components=32, random_state=0),
     "network both": NetworkFeatures(
-        nn.Sequential(nn.Dense(), nn.Erf(), nn.Dense()), 32, method="random", kind="both",
+        nn.Sequential(nn.Dense(), nn.Erf(), nn.Dense()), n_components=32, method="random", kind="both",
         random_state=np.random.default_rng(2),
     ),
-    "orthogonal": OrthogonalFourierFeatures(63, random_state=0),
-    "fastfood": FastfoodFeatures(63, lengthscale=2.0, random_state=np.random.default_rng(3)),
-    "maclaurin": MaclaurinFeatures("ntk", 64, depth=2, random_state=0),
-    "maclaurin paper": MaclaurinFeatures(n_components=64, law="geometric"),
+    "orthogonal": OrthogonalFourierFeatures(n_components=63, random_state=0),
+    "fastfood": FastfoodFeatures(n_components=63, lengthscale=2.0, random_state=np.random.default_rng(3)),
+    "maclaurin": MaclaurinFeatures("ntk", n_components=64, depth=2, random_state=0),
+    "maclaurin paper": MaclaurinFeatures(n_components=64, method="geometric"),
     "taylor": DotProductSketch(n_components=64, random_state=0),
-    "taylor coefficients": DotProductSketch([1.0, 0.5, 0.0, 0.1], 64, random_state=0),
-    "gegenbauer": GegenbauerFeatures("gaussian", 64, random_state=0),
-    "definition 8": GegenbauerFeatures("ntk", 64, depth=2, harmonics=False, orthogonal=False),
-    "gegenbauer coefficients": GegenbauerFeatures((1.0, 0.5, 0.1), 64, projection=3, random_state=0),
-    "nystroem": NystroemFeatures("ntk", 16, depth=2, random_state=0),
-    "nystroem laplace": NystroemFeatures("laplace", 16, kernel_params={"norm": "l1"}, random_state=0),
-    "nystroem uniform": NystroemFeatures("polynomial", 16, landmarks="uniform", kernel_params={"degree": 3}),
-    "gaussian": GaussianFeatures(64, random_state=0),
-    "gaussian fourier": GaussianFeatures(64, method="fourier", random_state=np.random.default_rng(5)),
-    "one pixel": CNTKSketch(2, (1, 3), n_components=32, normalize=False, replace=True, random_state=0),
+    "taylor coefficients": DotProductSketch([1.0, 0.5, 0.0, 0.1], n_components=64, random_state=0),
+    "gegenbauer": GegenbauerFeatures("gaussian", n_components=64, random_state=0),
+    "definition 8": GegenbauerFeatures("ntk", n_components=64, depth=2, harmonics=False, directions="gaussian"),
+    "gegenbauer coefficients": GegenbauerFeatures((1.0, 0.5, 0.1), n_components=64, projection=3, random_state=0),
+    "nystroem": NystroemFeatures("ntk", n_components=16, depth=2, random_state=0),
+    "nystroem laplace": NystroemFeatures("laplace", n_components=16, kernel_params={"norm": "l1"}, random_state=0),
+    "nystroem uniform": NystroemFeatures(
+        "polynomial", n_components=16, landmarks="uniform", kernel_params={"degree": 3}
+    ),
+    "gaussian": GaussianFeatures(n_components=64, random_state=0),
+    "gaussian fourier": GaussianFeatures(n_components=64, method="fourier", random_state=np.random.default_rng(5)),
+    "one pixel": CNTKSketch(
+        depth=2, kernel_size=(1, 3), n_components=32, image_shape=(1, 1, 7), normalize=False, replace=True,
+        random_state=0,
+    ),
 }  # fmt: skip
 SPARSE = [
     name for name, model in MAPS.items() if not isinstance(model, NetworkFeatures | CNTKSketch | NystroemFeatures)
@@ -141,7 +149,7 @@ IMAGES = {
         make_pipeline(
             PatchWhitening(patch_size=3, n_components=4, image_shape=(3, 4, 2), random_state=0),
             ImageStandardizer(image_shape=(3, 4, 4)),
-            RandomFourierFeatures(16, random_state=0),
+            RandomFourierFeatures(n_components=16, random_state=0),
         )
     ),
 }
@@ -384,7 +392,7 @@ def test_searches_come_back(X: np.ndarray, tmp_path: Path) -> None:
 @pytest.mark.parametrize("solver", ["dual", "primal"])
 @pytest.mark.parametrize("center", [True, False])
 def test_gram_models_come_back(solver: str, center: bool, X: np.ndarray, tmp_path: Path) -> None:
-    features = make_pipeline(StandardScaler(), RandomFourierFeatures(8))
+    features = make_pipeline(StandardScaler(), RandomFourierFeatures(n_components=8))
     parameters = {"center": center, "solver": solver, "random_state": np.random.default_rng(0)}
     for n_targets in (None, 2):
         model = GramRidge(features, 3, **parameters).fit(X, X[:, 0] if n_targets is None else X[:, :n_targets])
@@ -429,7 +437,7 @@ def test_gram_models_come_back(solver: str, center: bool, X: np.ndarray, tmp_pat
     ],
 )
 def test_made_up_gram_models(edit: Any, text: str, X: np.ndarray, tmp_path: Path) -> None:
-    features = make_pipeline(StandardScaler(), RandomFourierFeatures(8))
+    features = make_pipeline(StandardScaler(), RandomFourierFeatures(n_components=8))
     save(GramRidge(features, 2, alphas=[0.1, 1.0], random_state=0).fit(X, X[:, 0]), tmp_path / "file")
     change(tmp_path / "file", lambda metadata, _: edit(state_of(metadata)))
     with pytest.raises(FileError, match=text):
@@ -461,12 +469,12 @@ def test_landmarks_of_tensors_come_back(tmp_path: Path) -> None:
 
 
 def test_degree_0_comes_back(X: np.ndarray, tmp_path: Path) -> None:
-    model = GegenbauerFeatures("gaussian", 8, degree=0, random_state=0).fit(X)
+    model = GegenbauerFeatures("gaussian", n_components=8, degree=0, random_state=0).fit(X)
     np.testing.assert_array_equal(through_file(model, tmp_path).transform(X), model.transform(X))
 
 
 def test_front_doors_with_other_parameters(X: np.ndarray, tmp_path: Path) -> None:
-    model = GaussianFeatures(8, random_state=0).fit(X).set_params(lengthscale=5.0)
+    model = GaussianFeatures(n_components=8, random_state=0).fit(X).set_params(lengthscale=5.0)
     with pytest.raises(ValueError, match="other parameters than when it was fitted"):
         save(model, tmp_path / "file")
 
@@ -474,7 +482,7 @@ def test_front_doors_with_other_parameters(X: np.ndarray, tmp_path: Path) -> Non
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_clusterings_come_back(dtype: Any, X: np.ndarray, tmp_path: Path) -> None:
     X = X.astype(dtype)
-    features = make_pipeline(StandardScaler(), GegenbauerFeatures("gaussian", 32, random_state=0))
+    features = make_pipeline(StandardScaler(), GegenbauerFeatures("gaussian", n_components=32, random_state=0))
     model = FeatureKMeans(features, 3, random_state=0).fit(X)
     again = through_file(model, tmp_path)
     assert vars(again).keys() == vars(model).keys()
@@ -494,7 +502,10 @@ def test_clusterings_come_back(dtype: Any, X: np.ndarray, tmp_path: Path) -> Non
     ],
 )
 def test_made_up_clusterings(edit: Any, text: str, X: np.ndarray, tmp_path: Path) -> None:
-    save(FeatureKMeans(RandomFourierFeatures(8, random_state=0), 3, random_state=0).fit(X), tmp_path / "file")
+    save(
+        FeatureKMeans(RandomFourierFeatures(n_components=8, random_state=0), 3, random_state=0).fit(X),
+        tmp_path / "file",
+    )
     change(tmp_path / "file", lambda metadata, _: edit(state_of(metadata)))
     with pytest.raises(FileError, match=text):
         load(tmp_path / "file")
@@ -510,7 +521,10 @@ def test_made_up_clusterings(edit: Any, text: str, X: np.ndarray, tmp_path: Path
     ],
 )
 def test_made_up_clusters(name: str, array: np.ndarray, X: np.ndarray, tmp_path: Path) -> None:
-    save(FeatureKMeans(RandomFourierFeatures(8, random_state=0), 3, random_state=0).fit(X), tmp_path / "file")
+    save(
+        FeatureKMeans(RandomFourierFeatures(n_components=8, random_state=0), 3, random_state=0).fit(X),
+        tmp_path / "file",
+    )
     change(tmp_path / "file", lambda _, arrays: arrays.update({key: array for key in arrays if name in key}))
     with pytest.raises(FileError, match=name):
         load(tmp_path / "file")
@@ -520,7 +534,7 @@ DUALS = {
     "gaussian": KernelRidge(alpha=[0.1, 1.0]),
     "ntk": KernelRidge("ntk", 0.1, depth=2, solver="pcg", random_state=0),
     "sketch": KernelRidge("polynomial", 0.1, kernel_params={"degree": 2}, solver="sketch", random_state=0),
-    "map": KernelRidge(features=RandomFourierFeatures(8, random_state=0), solver="pcg", random_state=0),
+    "map": KernelRidge(features=RandomFourierFeatures(n_components=8, random_state=0), solver="pcg", random_state=0),
     "network": KernelRidgeClassifier(nn.Sequential(nn.Dense(), nn.ReLU(), nn.Dense())),
 }
 
@@ -601,6 +615,73 @@ def test_made_up_learning(name: str, learned: Any, text: str, X: np.ndarray, tmp
     change(tmp_path / "file", edit)
     with pytest.raises(FileError, match=text):
         load(tmp_path / "file")
+
+
+def on_a_sphere(rng: np.random.Generator) -> np.ndarray:
+    X = rng.standard_normal((60, 4))
+    X[:, [0, 2, 3]] /= np.linalg.norm(X[:, [0, 2, 3]], axis=1, keepdims=True)
+    return X
+
+
+def test_groups_that_were_found_come_back(rng: np.random.Generator, tmp_path: Path) -> None:
+    X = on_a_sphere(rng)
+    for model in (
+        GegenbauerFeatures("gaussian", n_components=64),
+        GaussianFeatures(n_components=64, method="gegenbauer", random_state=0),
+    ):
+        again = through_file(model.fit(X), tmp_path)
+        fitted, found = getattr(model, "map_", model), getattr(again, "map_", again)
+        assert found.groups_ == fitted.groups_ == [[0, 2, 3], [1]]
+        np.testing.assert_array_equal(found.center_, fitted.center_)
+        np.testing.assert_array_equal(again.transform(X), model.transform(X))
+        np.testing.assert_array_equal(through_file(again, tmp_path).transform(X), model.transform(X))
+
+
+@pytest.mark.parametrize(
+    ("learned", "text"),
+    [
+        ({"groups_": [[0, 2, 3], [4]]}, "each of the 4 columns in one group"),
+        ({"groups_": [[0, 2, 3], [-1]]}, "each of the 4 columns"),
+        ({"groups_": [[0, 2, 3], [3]]}, "each of the 4 columns"),
+        ({"groups_": [[0, 2, 3], [1], []]}, "each of the 4 columns"),
+        ({"groups_": [[0, 2, 3], [True]]}, "each of the 4 columns"),
+        ({"groups_": [[0, 2, 3], [1.0]]}, "each of the 4 columns"),
+        ({"groups_": [0, 1, 2, 3]}, "each of the 4 columns"),
+        ({"groups_": "0123"}, "each of the 4 columns"),
+        ({"groups_": [[0], [1], [2], [3]]}, "file"),  # other norms
+        ({"groups_": None}, "file"),
+        ({"center_": 1.0}, "center_ must be an array"),
+    ],
+)
+def test_made_up_groups(learned: Any, text: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    save(GegenbauerFeatures("gaussian", n_components=64, random_state=0).fit(on_a_sphere(rng)), tmp_path / "file")
+
+    def edit(metadata: dict[str, Any], arrays: dict[str, np.ndarray]) -> None:
+        if "center_" in learned:
+            del arrays[next(place for place in arrays if "center_" in place)]
+        state_of(metadata)["learned"].update(learned)
+
+    change(tmp_path / "file", edit)
+    with pytest.raises(FileError, match=text):
+        load(tmp_path / "file")
+
+
+def test_files_without_groups(rng: np.random.Generator, tmp_path: Path) -> None:
+    """Version 0.1 did not look for groups."""
+    X = on_a_sphere(rng)
+    for groups in (None, [[0, 2, 3], [1]]):
+        model = GegenbauerFeatures("gaussian", n_components=64, groups=groups, random_state=0).fit(X)
+        save(model, tmp_path / "file")
+
+        def edit(metadata: dict[str, Any], _: dict[str, np.ndarray]) -> None:
+            metadata.update(ntkit="0.1.0")
+            for key in ("groups_", "center_"):
+                del state_of(metadata)["learned"][key]
+
+        change(tmp_path / "file", edit)
+        again = load(tmp_path / "file")
+        assert again.groups_ == groups
+        np.testing.assert_array_equal(again.transform(X), model.transform(X))
 
 
 def test_every_class_has_been_through_a_file() -> None:
@@ -739,8 +820,8 @@ def test_classes_that_are_objects_are_refused(X: np.ndarray, tmp_path: Path) -> 
         (NTKFeatures(n_components=32), {"n_components": 0}),
         (NetworkFeatures(n_components=32), {"net": nn.fully_connected(2)}),
         (NetworkFeatures(n_components=32), {"split": 0.9}),
-        (CNTKSketch(2, n_components=32), {"depth": 3}),
-        (CNTKSketch(2, n_components=32), {"image_shape": (7, 1, 1)}),
+        (CNTKSketch(depth=2, n_components=32, image_shape=(1, 1, 7)), {"depth": 3}),
+        (CNTKSketch(depth=2, n_components=32, image_shape=(1, 1, 7)), {"image_shape": (7, 1, 1)}),
     ],
 )
 def test_parameters_changed_since_fit_are_refused(
@@ -757,7 +838,7 @@ def test_parameters_that_do_not_matter_may_change(parameters: dict[str, Any], X:
     again = through_file(model, tmp_path)
     assert again.get_params() == model.get_params()
     np.testing.assert_array_equal(again.transform(X), model.transform(X))
-    fourier = RandomFourierFeatures(32, random_state=0).fit(X).set_params(lengthscale=5.0)
+    fourier = RandomFourierFeatures(n_components=32, random_state=0).fit(X).set_params(lengthscale=5.0)
     np.testing.assert_array_equal(through_file(fourier, tmp_path).transform(X), fourier.transform(X))
 
 
@@ -1036,7 +1117,7 @@ def test_statistics_of_a_gpu_come_to_the_host(X: np.ndarray, tmp_path: Path) -> 
         (RandomFourierFeatures(), {"n_components": 2**33}),
         (NTKRandomFeatures(n_components=8), {"hidden_components": 2**40}),
         (NTKRandomFeatures(n_components=8), {"gibbs_sweeps": 2**40}),
-        (NTKRandomFeatures(depth=2, n_components=8), {"step_components": 2**40}),
+        (NTKRandomFeatures(depth=2, n_components=8), {"derivative_components": 2**40}),
         (NTKSketch(), {"poly_components": 2**40}),
         (NTKSketch(variant="paper", projection=True, n_components=8), {"ntk_components": 2**17, "n_components": 2**18}),
         (NTKPolynomialSketch(), {"width": 2**40}),
@@ -1048,8 +1129,8 @@ def test_statistics_of_a_gpu_come_to_the_host(X: np.ndarray, tmp_path: Path) -> 
         (NetworkFeatures(), {"n_components": 2**40}),
         (NetworkFeatures(), {"hidden_components": 2**40}),
         (NetworkFeatures(method="random"), {"derivative_components": 2**40}),
-        (CNTKSketch(2), {"depth": 2**40}),
-        (CNTKSketch(2), {"kernel_size": 2**20}),
+        (CNTKSketch(depth=2, image_shape=(1, 1, 7)), {"depth": 2**40}),
+        (CNTKSketch(depth=2, image_shape=(1, 1, 7)), {"kernel_size": 2**20}),
     ],
 )
 def test_huge_maps_are_refused(model: Any, parameters: dict[str, Any], X: np.ndarray, tmp_path: Path) -> None:

@@ -37,23 +37,23 @@ DEEP = nn.Sequential(
     nn.AvgPool(2), nn.Normalize(), nn.Conv(2, trainable=False, weight_std=1.5), nn.GELU(), nn.Flatten(), nn.Dense(),
 )  # fmt: skip
 MAPS = {
-    "network": NetworkFeatures(CONV, 24, random_state=np.random.default_rng(1)),
-    "random": NetworkFeatures(CONV, 24, method="random", kind="both", random_state=0),
-    "deep": NetworkFeatures(DEEP, 24, normalize=False, replace=True, image_shape=SHAPE, random_state=0),
-    "deep random": NetworkFeatures(DEEP, 24, method="random", directions="leverage", kind="nngp"),
-    "cntk": CNTKSketch(2, n_components=24, random_state=np.random.SeedSequence([1, 2], spawn_key=(3,))),
+    "network": NetworkFeatures(CONV, n_components=24, random_state=np.random.default_rng(1)),
+    "random": NetworkFeatures(CONV, n_components=24, method="random", kind="both", random_state=0),
+    "deep": NetworkFeatures(DEEP, n_components=24, normalize=False, replace=True, image_shape=SHAPE, random_state=0),
+    "deep random": NetworkFeatures(DEEP, n_components=24, method="random", directions="leverage", kind="nngp"),
+    "cntk": CNTKSketch(depth=2, n_components=24, random_state=np.random.SeedSequence([1, 2], spawn_key=(3,))),
     "cntk options": CNTKSketch(
-        3,
-        (2, 3),
-        24,
-        SHAPE,
+        depth=3,
+        kernel_size=(2, 3),
+        n_components=24,
+        image_shape=SHAPE,
         method="random",
         hidden_components=9,
         derivative_components=7,
         batch_size=3,
         random_state=1,
     ),
-    "untrained": CNTKSketch(1, n_components=24, random_state=0),  # whose features are zeros
+    "untrained": CNTKSketch(depth=1, n_components=24, kind="nngp", random_state=0),
     "gradient": GradientFeatures(CONV, width=3, random_state=0),
     "gradient deep": GradientFeatures(DEEP, n_components=50, image_shape=SHAPE, random_state=0),
 }
@@ -69,27 +69,27 @@ def features(model: Any, X: np.ndarray) -> np.ndarray:
     return as_numpy(model.transform(X))
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
 @ALL
-def test_maps_of_images_come_back(name: str, dtype: str, X: np.ndarray, tmp_path: Path) -> None:
-    X = X.astype(dtype)
-    model = copy.deepcopy(MAPS[name]).fit(X)
-    again = through_file(model, tmp_path)
-    assert type(again) is type(model)
-    assert vars(again).keys() == vars(model).keys()
-    assert again.image_shape_ == model.image_shape_ == SHAPE
-    assert again.n_features_in_ == 24
-    for attribute in ("ntk_columns_", "nngp_columns_"):
-        assert getattr(again, attribute, None) == getattr(model, attribute, None)
-    for parameter, value in model.get_params().items():
-        if parameter != "random_state":
-            assert getattr(again, parameter) == value
-    Z = features(model, X)
-    assert np.abs(Z).max() > 0 or name == "untrained"
-    np.testing.assert_array_equal(features(again, X), Z)
-    np.testing.assert_array_equal(features(again, X.reshape(20, 24)), Z)
-    np.testing.assert_array_equal(features(through_file(again, tmp_path), X), Z)
-    assert (tmp_path / "file").stat().st_size < 12_000  # no draws
+def test_maps_of_images_come_back(name: str, X: np.ndarray, tmp_path: Path) -> None:
+    for dtype in ["uint8", "float32", "float64"]:
+        X = X.astype(dtype)
+        model = copy.deepcopy(MAPS[name]).fit(X)
+        again = through_file(model, tmp_path)
+        assert type(again) is type(model)
+        assert vars(again).keys() == vars(model).keys()
+        assert again.image_shape_ == model.image_shape_ == SHAPE
+        assert again.n_features_in_ == 24
+        for attribute in ("ntk_columns_", "nngp_columns_"):
+            assert getattr(again, attribute, None) == getattr(model, attribute, None)
+        for parameter, value in model.get_params().items():
+            if parameter != "random_state":
+                assert getattr(again, parameter) == value
+        Z = features(model, X)
+        assert np.abs(Z).max() > 0
+        np.testing.assert_array_equal(features(again, X), Z)
+        np.testing.assert_array_equal(features(again, X.reshape(20, 24)), Z)
+        np.testing.assert_array_equal(features(through_file(again, tmp_path), X), Z)
+        assert (tmp_path / "file").stat().st_size < 12_000  # no draws
 
 
 @ALL
@@ -134,13 +134,15 @@ def test_models_of_images_come_back(flat: bool, X: np.ndarray, tmp_path: Path) -
     shape = SHAPE if flat else None
     rows = X.reshape(20, 24) if flat else X
     y = X[:, 0, 0, 0] / 255.0
-    sketch = CNTKSketch(2, n_components=16, random_state=0)
+    sketch = CNTKSketch(depth=2, n_components=16, image_shape=shape, random_state=0)
+    whitened = CNTKSketch(depth=2, n_components=16, image_shape=(*SHAPE[:2], 3) if flat else None, random_state=0)
     for maps in (
-        CNTKSketch(2, n_components=16, image_shape=shape, random_state=0),
+        CNTKSketch(depth=2, n_components=16, image_shape=shape, random_state=0),
         make_pipeline(
-            ImageStandardizer(image_shape=shape), CNTKSketch(2, n_components=16, image_shape=shape, random_state=0)
+            ImageStandardizer(image_shape=shape),
+            CNTKSketch(depth=2, n_components=16, image_shape=shape, random_state=0),
         ),
-        make_pipeline(PatchWhitening(patch_size=2, n_components=3, random_state=0), sketch) if not flat else sketch,
+        make_pipeline(PatchWhitening(patch_size=2, n_components=3, image_shape=shape, random_state=0), whitened),
         FlipAveraged(sketch) if not flat else FlipAveraged(MAPS["deep"], image_shape=shape),
     ):
         for model in (FeatureRidge(maps, alphas=[0.1, 1.0]), GramRidge(maps, 1, random_state=0)):
@@ -216,7 +218,7 @@ def test_networks_of_too_many_layers(X: np.ndarray, tmp_path: Path) -> None:
 def test_any_value_may_be_wrong(X: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each value of the metadata in turn is replaced: an error that names the file, or a map that works."""
     file = tmp_path / "file"
-    save(NetworkFeatures(CONV, 6, random_state=0).fit(X), file)
+    save(NetworkFeatures(CONV, n_components=6, random_state=0).fit(X), file)
     arrays, metadata = _files.read(file, kind="model")
     accepted = set()
     for place in [place for place in leaves(metadata)[1:] if "fingerprint" not in place[:-1] and place != ("kind",)]:
@@ -246,11 +248,11 @@ def test_any_value_may_be_wrong(X: np.ndarray, tmp_path: Path, monkeypatch: pyte
 def test_draws_are_bounded(net: Any, method: str) -> None:
     """The bound holds for what a fit keeps, and is not so large that maps of any use are refused."""
     shape = (8, 8, 3)
-    model = NetworkFeatures(net, 64, method=method, random_state=0).fit(np.zeros((1, *shape)))
-    assert kept_numbers(model._stages) <= count_draws(model, shape)
-    large = NetworkFeatures(nn.myrtle(10), 65536, hidden_components=4096, method=method)
+    model = NetworkFeatures(net, n_components=64, method=method, random_state=0).fit(np.zeros((1, *shape)))
+    assert kept_numbers(model._draws.stages) <= count_draws(model, shape)
+    large = NetworkFeatures(nn.myrtle(10), n_components=65536, hidden_components=4096, method=method)
     assert count_draws(large, (32, 32, 3)) < 2**34
-    assert count_draws(CNTKSketch(20, n_components=16384, method=method), (32, 32, 3)) < 2**34
+    assert count_draws(CNTKSketch(depth=20, n_components=16384, method=method), (32, 32, 3)) < 2**34
 
 
 def kept_numbers(value: Any, seen: set[int] | None = None) -> int:

@@ -30,7 +30,7 @@ def test_types_where_values_belong(law):
     with pytest.raises(TypeError, match=r"'n' parameter of f must be an int ≥ 1. Got <class '[\w.]+'> instead"):
         check_int(law, "n", "f", minimum=1)
     with pytest.raises(TypeError, match="'n_components' parameter of RandomFourierFeatures"):
-        RandomFourierFeatures(law).fit(np.zeros((2, 2)))
+        RandomFourierFeatures(n_components=law).fit(np.zeros((2, 2)))
 
 
 def test_types_of_tensors_are_described():

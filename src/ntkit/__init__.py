@@ -21,11 +21,11 @@ if TYPE_CHECKING:
         models,
         networks,
         persistence,
+        preprocessing,
         sketches,
         tables,
     )
     from ntkit.features import (
-        ArcsinhScaler,
         CNTKSketch,
         DotProductSketch,
         FastfoodFeatures,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         GaussianFeatures,
         GegenbauerFeatures,
         GradientFeatures,
-        ImageStandardizer,
         MaclaurinFeatures,
         NetworkFeatures,
         NTKFeatures,
@@ -42,12 +41,8 @@ if TYPE_CHECKING:
         NTKSketch,
         NystroemFeatures,
         OrthogonalFourierFeatures,
-        PatchWhitening,
         PolynomialSketch,
         RandomFourierFeatures,
-        ZCAWhitening,
-        flip_images,
-        with_flips,
     )
     from ntkit.kernels import network_kernel
     from ntkit.models import (
@@ -63,6 +58,14 @@ if TYPE_CHECKING:
         gram_matrix,
     )
     from ntkit.persistence import load, save
+    from ntkit.preprocessing import (
+        ArcsinhScaler,
+        ImageStandardizer,
+        PatchWhitening,
+        ZCAWhitening,
+        flip_images,
+        with_flips,
+    )
 
 __version__ = "0.2.0.dev0"
 
@@ -76,12 +79,13 @@ _SUBMODULES = (
     "models",
     "networks",
     "persistence",
+    "preprocessing",
     "sketches",
     "tables",
 )
 _PUBLIC_MODULES = ("ntkit", *(f"ntkit.{name}" for name in _SUBMODULES), "ntkit.kernels.zonal")
 _NAMES = {
-    "ArcsinhScaler": "ntkit.features",
+    "ArcsinhScaler": "ntkit.preprocessing",
     "CNTKSketch": "ntkit.features",
     "DotProductSketch": "ntkit.features",
     "FastfoodFeatures": "ntkit.features",
@@ -96,7 +100,7 @@ _NAMES = {
     "GradientFeatures": "ntkit.features",
     "GramRidge": "ntkit.models",
     "GramRidgeClassifier": "ntkit.models",
-    "ImageStandardizer": "ntkit.features",
+    "ImageStandardizer": "ntkit.preprocessing",
     "KernelRidge": "ntkit.models",
     "KernelRidgeClassifier": "ntkit.models",
     "MaclaurinFeatures": "ntkit.features",
@@ -107,16 +111,16 @@ _NAMES = {
     "NetworkFeatures": "ntkit.features",
     "NystroemFeatures": "ntkit.features",
     "OrthogonalFourierFeatures": "ntkit.features",
-    "PatchWhitening": "ntkit.features",
+    "PatchWhitening": "ntkit.preprocessing",
     "PolynomialSketch": "ntkit.features",
     "RandomFourierFeatures": "ntkit.features",
-    "ZCAWhitening": "ntkit.features",
-    "flip_images": "ntkit.features",
+    "ZCAWhitening": "ntkit.preprocessing",
+    "flip_images": "ntkit.preprocessing",
     "gram_matrix": "ntkit.models",
     "load": "ntkit.persistence",
     "network_kernel": "ntkit.kernels",
     "save": "ntkit.persistence",
-    "with_flips": "ntkit.features",
+    "with_flips": "ntkit.preprocessing",
 }
 
 __all__ = [
@@ -164,6 +168,7 @@ __all__ = [
     "network_kernel",
     "networks",
     "persistence",
+    "preprocessing",
     "save",
     "sketches",
     "tables",

@@ -102,6 +102,11 @@ def like(values: np.ndarray, x: Array) -> Array:
     return values
 
 
+def to_numpy(x: Any) -> Any:
+    """Tensors as NumPy arrays; all else as it is."""
+    return x.detach().cpu().numpy() if is_torch(x) else x
+
+
 def constant(values: np.ndarray, x: Array) -> Array:
     """Return NumPy `values` in the library, dtype and device of `x`."""
     xp: Any = namespace(x)
@@ -130,6 +135,13 @@ def wants_gradient(arrays: Sequence[Array]) -> bool:
     if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
         return True
     return any(unpack_dual(x).tangent is not None for x in arrays)
+
+
+def root(x: Array) -> Array:
+    """√ of numbers ≥ 0, with a derivative of 0 at 0."""
+    xp: Any = namespace(x)
+    positive = x > 0
+    return xp.where(positive, xp.sqrt(xp.where(positive, x, xp.ones_like(x))), xp.zeros_like(x))
 
 
 def wait(x: Array) -> None:

@@ -87,6 +87,14 @@ def row_batches(
         yield slice(start, min(start + step, n_rows))
 
 
+def count_threads() -> int:
+    """Threads that :func:`run_on_threads` uses at most."""
+    import numba
+
+    # Not numba.get_num_threads(): that would start numba's own pool, which ntkit never uses.
+    return int(numba.config.NUMBA_NUM_THREADS)
+
+
 def run_on_threads(
     function: Callable[[T], Any], tasks: Iterable[T], *, progress: str | None = None, most: int | None = None
 ) -> None:
@@ -98,11 +106,8 @@ def run_on_threads(
     to memory that no other task writes; the first exception is raised. `progress` names a progress bar, `most`
     bounds the number of threads.
     """
-    import numba
-
     tasks = list(tasks)
-    # Not numba.get_num_threads(): that would start numba's own pool, which ntkit never uses.
-    n_threads = min(numba.config.NUMBA_NUM_THREADS, len(tasks), most or len(tasks))
+    n_threads = min(count_threads(), len(tasks), most or len(tasks))
     if n_threads <= 1 or not _threads_in_use.acquire(blocking=False):
         for task in with_progress(tasks, progress):
             function(task)

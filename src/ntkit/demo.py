@@ -35,7 +35,9 @@ def candidates(components: int = COMPONENTS) -> dict[str, dict[str, Fit]]:
     return {
         "linear": {"": _by_features(FunctionTransformer())},
         "RBF features": {
-            f"length scale {s:g}": _by_features(RandomFourierFeatures(components, lengthscale=s, random_state=0))
+            f"length scale {s:g}": _by_features(
+                RandomFourierFeatures(n_components=components, lengthscale=s, random_state=0)
+            )
             for s in LENGTHSCALES
         },
         "NTK features": {

@@ -13,12 +13,13 @@ from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._validation import check_data, check_int, check_real, check_same_library, message
 
 if TYPE_CHECKING:
-    from ntkit.features._base import FeatureMap
+    from ntkit.features.base import FeatureMap
 
 __all__ = ["kernel_error", "projection_cost_error", "spectral_error", "statistical_dimension", "suggest_n_components"]
 
 _SEEDS = 5  # maps tried for each size
 _STEPS = 100  # at most; a handful is the rule
+_PER_LANDMARK = 8  # rows to choose each landmark from, where a map chooses them
 _NOTHING = 1e-14  # of the largest eigenvalue for every row: rounding
 
 
@@ -65,9 +66,9 @@ def kernel_error(
     >>> bool(kernel_error(rbf, X, kernel="gaussian", lengthscale=1.0) < 1.0)
     True
     """
-    rows = _sample(X, n_samples, seed_sequence(random_state, owner="kernel_error"), "kernel_error")
-    K = _exact_kernel(feature_map, rows, kernel, kernel_params, "kernel_error")
-    return _relative(K, _plain(feature_map.transform(rows)))
+    rows = sample_rows(X, n_samples, seed_sequence(random_state, owner="kernel_error"), "kernel_error")
+    K = exact_kernel_of(feature_map, rows, kernel, kernel_params, "kernel_error")
+    return relative_error(K, as_plain_rows(feature_map.transform(rows)))
 
 
 def projection_cost_error(K: Any, Z: Any, rank: int) -> float:
@@ -112,7 +113,7 @@ def projection_cost_error(K: Any, Z: Any, rank: int) -> float:
     1.25
     """
     name = "projection_cost_error"
-    K, Z = _matrix_and_features(K, Z, name)
+    K, Z = checked_matrix_and_features(K, Z, name)
     if K.shape[0] == 1:
         raise ValueError(message(name, "K", "of two rows at least: no projection of one is of rank 1 to n − 1", K))
     rank = check_int(rank, "rank", name, minimum=1, maximum=K.shape[0] - 1)
@@ -155,7 +156,7 @@ def spectral_error(K: Any, Z: Any, lam: float) -> float:
     0.25
     """
     lam = check_real(lam, "lam", "spectral_error", minimum=0, strict=True)
-    K, Z = _matrix_and_features(K, Z, "spectral_error")
+    K, Z = checked_matrix_and_features(K, Z, "spectral_error")
     xp: Any = _array.namespace(K, Z)
     eye = xp.eye(K.shape[0], dtype=K.dtype, device=_array.device(K))
     try:
@@ -223,33 +224,36 @@ def suggest_n_components(
     >>> bool(NTKFeatures(n_components=m, random_state=1).fit(X).estimate_error(X) < 0.06)
     True
     """
-    from sklearn.base import clone
-
     name = type(feature_map).__name__
     owner = f"{name}.suggest_n_components"
     target = check_real(target_error, "target_error", owner, minimum=0, strict=True)
     maximum = check_int(maximum, "maximum", owner, minimum=1)
     seed = seed_sequence(random_state, owner=owner)
-    rows = _sample(X, n_samples, seed, owner)
+    rows, others = sample_rows(X, n_samples, seed, owner), None
+    if feature_map.learns_from_rows:
+        rows, others = _split(X, n_samples, seed, owner)
     K = None
     tried = (0, np.inf)
     m = min(32, maximum)
     while True:
         errors = []
         for i in range(_SEEDS):
-            trial = clone(feature_map).set_params(
-                n_components=m, random_state=_seed(keyed(seed, "map", i)), **feature_map._on_resizing
-            )
-            Z = trial.fit(rows).transform(rows)
-            K = trial._kernel(_plain(rows)) if K is None else K
-            errors.append(_relative(K, _plain(Z)))
+            trial = feature_map.resized(m, random_state=int_seed(keyed(seed, "map", i)))
+            seen = rows
+            if others is not None:
+                seen = sample_rows(others, max(_PER_LANDMARK * m, n_samples), keyed(seed, i), owner)
+            Z = trial.fit(seen).transform(rows)
+            if K is None or others is not None:  # other rows may have another length scale
+                K = trial.exact_kernel(rows)
+            errors.append(relative_error(K, as_plain_rows(Z)))
         error = float(np.sqrt(np.mean(np.square(errors))))
         if error <= target:
             break
-        if m == maximum:
+        if m == maximum or (others is not None and m >= others.shape[0]):
+            remedy = "Raise `maximum`" if m == maximum else "Give more rows"
             raise ValueError(
-                f"{name} reaches a relative error of {error:.3g} on these rows with {maximum} components; "
-                f"target_error={target:g} takes more. Raise `maximum`, or accept a larger error."
+                f"{name} reaches a relative error of {error:.3g} on these rows with {m} components; "
+                f"target_error={target:g} takes more. {remedy}, or accept a larger error."
             )
         tried = (m, error)
         m = min(2 * m, maximum)
@@ -259,11 +263,11 @@ def suggest_n_components(
     return min(max(int(np.ceil(tried[0] * (tried[1] / target) ** (1 / rate))), tried[0] + 1), m)
 
 
-def _seed(seed: np.random.SeedSequence) -> int:
+def int_seed(seed: np.random.SeedSequence) -> int:
     return int(seed.generate_state(1)[0])
 
 
-def _relative(K: Array, Z: Array) -> float:
+def relative_error(K: Array, Z: Array) -> float:
     xp: Any = _array.namespace(K, Z)
     K, Z = _array.widen(K), _array.widen(Z)
     error = xp.linalg.matrix_norm(xp.matmul(Z, xp.matrix_transpose(Z)) - K)
@@ -271,34 +275,49 @@ def _relative(K: Array, Z: Array) -> float:
     return float(error / size) if size > 0 else float(error)
 
 
-def _exact_kernel(feature_map: Any, rows: Any, kernel: Any, kernel_params: dict[str, Any], owner: str) -> Array:
+def exact_kernel_of(feature_map: Any, rows: Any, kernel: Any, kernel_params: dict[str, Any], owner: str) -> Array:
     """Kernel matrix of `rows`: of `kernel`, or of the kernel that a map of ntkit is for."""
     if kernel is not None:
         from ntkit.kernels import gram
 
-        return gram(kernel, _plain(rows), **kernel_params)
-    if not hasattr(feature_map, "_kernel"):
+        return gram(kernel, as_plain_rows(rows), **kernel_params)
+    if not hasattr(feature_map, "exact_kernel"):
         name = type(feature_map).__name__
         rule = f"given (a name such as 'ntk', a network or a function) for {name}, which is not ntkit's"
         raise TypeError(message(owner, "kernel", rule, kernel))
     if kernel_params:
         raise TypeError(f"{owner} got parameters {sorted(kernel_params)} of a kernel, but no kernel=….")
-    return feature_map._kernel(_plain(rows))
+    return feature_map.exact_kernel(rows)
 
 
-def _plain(rows: Any) -> Any:
+def as_plain_rows(rows: Any) -> Any:
     """Rows as an array: of a data frame its values."""
     return rows.to_numpy() if hasattr(rows, "to_numpy") else rows
 
 
-def _sample(X: Any, n_samples: int, seed: np.random.SeedSequence, owner: str) -> Any:
+def sample_rows(X: Any, n_samples: int, seed: np.random.SeedSequence, owner: str) -> Any:
     """Some rows of X, in order, in the container of X."""
     n_samples = check_int(n_samples, "n_samples", owner, minimum=1)
     if not hasattr(X, "shape"):
         X = np.asarray(X)
     if X.shape[0] <= n_samples:
         return X
-    chosen = np.sort(generator(seed, "sample").choice(X.shape[0], n_samples, replace=False))
+    return _take(X, np.sort(generator(seed, "sample").choice(X.shape[0], n_samples, replace=False)))
+
+
+def _split(X: Any, n_samples: int, seed: np.random.SeedSequence, owner: str) -> tuple[Any, Any]:
+    """Some rows of X, half of them at most, and all others."""
+    n_samples = check_int(n_samples, "n_samples", owner, minimum=1)
+    X = X if hasattr(X, "shape") else np.asarray(X)
+    if X.shape[0] < 2:
+        raise ValueError(message(owner, "X", "two rows at least: some to fit the map on, some to measure it on", X))
+    order = generator(seed, "split").permutation(X.shape[0])
+    n_samples = min(n_samples, X.shape[0] // 2)
+    return _take(X, np.sort(order[:n_samples])), _take(X, np.sort(order[n_samples:]))
+
+
+def _take(X: Any, chosen: np.ndarray) -> Any:
+    """Rows of X in its own container."""
     if hasattr(X, "iloc"):
         return X.iloc[chosen]
     if _array.is_torch(X):
@@ -325,7 +344,7 @@ def _kernel_matrix(K: Any, owner: str) -> Array:
     return 0.5 * (K + transposed)
 
 
-def _matrix_and_features(K: Any, Z: Any, owner: str) -> tuple[Array, Array]:
+def checked_matrix_and_features(K: Any, Z: Any, owner: str) -> tuple[Array, Array]:
     K = _kernel_matrix(K, owner)
     Z = check_data(Z, "Z", owner)
     if Z.shape[0] != K.shape[0]:

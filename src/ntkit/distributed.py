@@ -17,9 +17,9 @@ from sklearn.base import clone
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._images import as_floats
 from ntkit._validation import describe
-from ntkit.features._images import as_floats
-from ntkit.features._landmarks import check_finite
+from ntkit.features.landmarks.choose import check_finite
 from ntkit.models._blocks import Block, Source, as_arrays, take_rows
 from ntkit.models._checks import result_dtype
 from ntkit.models._kernel_matrix import OfRows

@@ -10,17 +10,9 @@ from sklearn.preprocessing import FunctionTransformer
 from tests.conftest import as_numpy
 from tests.statistical import check_unbiased
 
-from ntkit.features import (
-    CNTKSketch,
-    FlipAveraged,
-    ImageStandardizer,
-    NTKFeatures,
-    PatchWhitening,
-    RandomFourierFeatures,
-    flip_images,
-    with_flips,
-)
+from ntkit.features import CNTKSketch, FlipAveraged, NTKFeatures, RandomFourierFeatures
 from ntkit.kernels import gaussian
+from ntkit.preprocessing import ImageStandardizer, PatchWhitening, flip_images, with_flips
 
 
 @pytest.fixture
@@ -81,7 +73,7 @@ def test_flips_take_images_only(function, X):
 
 def test_average_of_flips(X):
     rows, flipped = X.reshape(30, 60), X[:, :, ::-1].reshape(30, 60)
-    inner = RandomFourierFeatures(50, lengthscale=100.0, random_state=1)
+    inner = RandomFourierFeatures(n_components=50, lengthscale=100.0, random_state=1)
     fitted = FlipAveraged(inner, image_shape=(5, 4, 3)).fit(rows)
     Z0 = clone(inner).fit(rows)
     np.testing.assert_allclose(fitted.transform(rows), (Z0.transform(rows) + Z0.transform(flipped)) / 2, rtol=1e-12)
@@ -101,7 +93,9 @@ def test_kernel_of_averaged_features(rng):
     K = averaged(lambda a, b: gaussian(a, b, lengthscale=2.0), X, (2, 4, 1))
 
     def sample(seed):
-        features = FlipAveraged(RandomFourierFeatures(32, lengthscale=2.0, random_state=seed), image_shape=(2, 4, 1))
+        features = FlipAveraged(
+            RandomFourierFeatures(n_components=32, lengthscale=2.0, random_state=seed), image_shape=(2, 4, 1)
+        )
         return features.fit_transform
 
     check_unbiased(sample, X, K)

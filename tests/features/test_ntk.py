@@ -9,14 +9,19 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from tests.conftest import as_numpy
-from tests.reference.features import algorithm_1, algorithm_2, monomials, polynomial_sketch, unit
+from tests.reference.features import algorithm_1, algorithm_2, drawn_layers, monomials, polynomial_sketch, unit
 from tests.statistical import check_distinct
 from threadpoolctl import threadpool_limits
 
 from ntkit import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
-from ntkit.features import _walk
+from ntkit.features.directions import Directions
+from ntkit.features.draws import ProgramDraws
+from ntkit.features.network.program import emit_stages
+from ntkit.features.network.stages import Activate, draw_stages
 from ntkit.kernels import nngp, ntk
+from ntkit.programs import Program
 
+ACTIVATE = Program.activate
 REFERENCES = {NTKPolynomialSketch: polynomial_sketch, NTKSketch: algorithm_1, NTKRandomFeatures: algorithm_2}
 SMALL = {"degree": 3, "derivative_degree": 3}
 PAPER = {**SMALL, "variant": "paper", "poly_components": 6, "derivative_poly_components": 5}
@@ -34,8 +39,8 @@ MAPS = [
     pytest.param(NTKSketch, {"degree": 4, "derivative_degree": 5}, id="sketch"),
     pytest.param(NTKSketch, {**PAPER, "poly_components": 64, "derivative_poly_components": 64}, id="paper"),
     pytest.param(NTKRandomFeatures, {}, id="orthogonal"),
-    pytest.param(NTKRandomFeatures, {"features": "gaussian"}, id="gaussian"),
-    pytest.param(NTKRandomFeatures, {"features": "leverage"}, id="leverage"),
+    pytest.param(NTKRandomFeatures, {"directions": "gaussian"}, id="gaussian"),
+    pytest.param(NTKRandomFeatures, {"directions": "leverage"}, id="leverage"),
 ]
 DEPTHS = pytest.mark.parametrize("depth", [1, 2, 3])
 NORMALIZE = pytest.mark.parametrize("normalize", [True, False], ids=["normalized", "plain"])
@@ -75,10 +80,19 @@ def rejected(Z, expected):
         close(Z, expected, 1e-3)
 
 
-def redrawn(fitted, layers):
-    """The fitted map with other draws: for planted faults."""
-    fitted.layers_ = tuple(layers)
-    fitted._program = fitted._emit()
+def activations(fitted):
+    """Planned activations of all layers."""
+    return [stage for _, stage in fitted._planned.stages if isinstance(stage, Activate)]
+
+
+def redrawn(fitted, change=lambda units: units):
+    """The fitted map with other draws, made of the units of all layers: for planted faults."""
+    stages = draw_stages(fitted._planned.stages, fitted._seed)
+    units = iter(change([stage.units for _, stage in stages if isinstance(stage, Activate)]))
+    stages = [
+        (path, replace(stage, units=next(units)) if isinstance(stage, Activate) else stage) for path, stage in stages
+    ]
+    fitted._drawn = ProgramDraws(emit_stages(stages, fitted._planned.n_features))
     return fitted
 
 
@@ -93,66 +107,72 @@ def against_reference(fitted, X):
 
 
 @NORMALIZE
-@DEPTHS
 @pytest.mark.parametrize("parameters", SKETCHES)
-def test_sketch_is_algorithm_1(parameters, depth, normalize, rng):
-    X = rows(rng)
-    fitted = NTKSketch(depth=depth, n_components=16, normalize=normalize, random_state=3, **parameters).fit(X)
-    against_reference(fitted, X)
+def test_sketch_is_algorithm_1(parameters, normalize, rng):
+    for depth in [1, 2, 3]:
+        X = rows(rng)
+        fitted = NTKSketch(depth=depth, n_components=16, normalize=normalize, random_state=3, **parameters).fit(X)
+        against_reference(fitted, X)
 
 
 @NORMALIZE
-@DEPTHS
 @pytest.mark.parametrize("parameters", SKETCHES)
-def test_sketch_of_sparse_rows_is_algorithm_1(parameters, depth, normalize, rng):
-    X = sparse_rows(rng, 4, 70, 0.8)  # more than four times as many columns as components
-    fitted = NTKSketch(depth=depth, n_components=16, normalize=normalize, random_state=3, **parameters)
-    against_reference(fitted.fit(sp.csr_array(X)), X)
+def test_sketch_of_sparse_rows_is_algorithm_1(parameters, normalize, rng):
+    for depth in [1, 2, 3]:
+        X = sparse_rows(rng, 4, 70, 0.8)  # more than four times as many columns as components
+        fitted = NTKSketch(depth=depth, n_components=16, normalize=normalize, random_state=3, **parameters)
+        against_reference(fitted.fit(sp.csr_array(X)), X)
 
 
 @NORMALIZE
-@DEPTHS
-@pytest.mark.parametrize("features", ["gaussian", "leverage", "orthogonal", "gibbs"])
-@pytest.mark.parametrize("container", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
-def test_random_features_are_algorithm_2(features, depth, normalize, container, rng):
-    X = rows(rng)
-    law = {"features": "leverage", "sampler": "gibbs"} if features == "gibbs" else {"features": features}
-    sizes = {"n_components": 24, "hidden_components": X.shape[1], "step_components": 16, "split": 0.5}
-    fitted = NTKRandomFeatures(depth=depth, normalize=normalize, random_state=3, **sizes, **law)
-    naive = against_reference(fitted.fit(container(X)), X)
-    layer = fitted.layers_[-1]
-    assert layer.forward.kind == "relu"
-    assert layer.derivative.kind == "step"
-    step = replace(layer, forward=replace(layer.forward, kind="step"))
-    first, *others = layers = fitted.layers_
-    rejected(redrawn(fitted, [*layers[:-1], step]).transform(X), naive)
-    if depth > 1:  # one W for two layers
-        shared = replace(others[0], derivative=first.derivative)
-        rejected(redrawn(fitted, [first, shared, *others[1:]]).transform(X), naive)
+@pytest.mark.parametrize("directions", ["gaussian", "leverage", "orthogonal", "gibbs"])
+def test_random_features_are_algorithm_2(directions, normalize, rng, monkeypatch):
+    for depth in [1, 2, 3]:
+        for container in [np.asarray, sp.csr_array]:
+            X = rows(rng)
+            law = {"directions": directions}
+            if directions == "gibbs":
+                law = {"directions": "leverage", "sampler": "gibbs"}
+            sizes = {"n_components": 24, "hidden_components": X.shape[1], "derivative_components": 16, "split": 0.5}
+            fitted = NTKRandomFeatures(depth=depth, normalize=normalize, random_state=3, **sizes, **law)
+            naive = against_reference(fitted.fit(container(X)), X)
+            close(redrawn(fitted).transform(X), naive)
+            with monkeypatch.context() as patch:  # steps in place of ReLUs
+                patch.setattr(Program, "activate", lambda p, value, _, scale: ACTIVATE(p, value, "step", scale))
+                rejected(redrawn(fitted).transform(X), naive)
+            if depth > 1:  # one W for two layers
+                rejected(redrawn(fitted, one_matrix_for_two_layers).transform(X), naive)
 
 
-@pytest.mark.parametrize("sizes", [{"hidden_components": 7}, {"step_components": 5}, {"split": 0.7}])
+def one_matrix_for_two_layers(units):
+    first, second, *others = units
+    return [first, replace(second, slopes=first.slopes), *others]
+
+
+@pytest.mark.parametrize("sizes", [{"hidden_components": 7}, {"derivative_components": 5}, {"split": 0.7}])
 def test_random_features_of_given_sizes(sizes, rng):
     X = rows(rng)
     fitted = NTKRandomFeatures(depth=3, n_components=20, random_state=1, **sizes).fit(X)
     against_reference(fitted, X)
-    forward, derivative = ([getattr(layer, part).n_components for layer in fitted.layers_] for part in
-                           ("forward", "derivative"))  # fmt: skip
+    forward = [stage.units.n_forward for stage in activations(fitted)]
+    derivative = [stage.units.n_derivative for stage in activations(fitted)]
     assert forward[:2] == [sizes["hidden_components"]] * 2 if "hidden_components" in sizes else True
-    assert derivative == [5] * 3 if "step_components" in sizes else True
+    assert derivative == [5] * 3 if "derivative_components" in sizes else True
     assert forward[2] == 14 if "split" in sizes else True
 
 
 @NORMALIZE
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])
-@pytest.mark.parametrize("n_components", [5, 40, 600])
-@pytest.mark.parametrize("container", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
-def test_polynomial_sketch_is_its_series(n_components, kind, normalize, container, rng):
-    X = rows(rng)
-    parameters = {"depth": 2, "degree": 5, "kind": kind, "n_components": n_components, "normalize": normalize}
-    fitted = NTKPolynomialSketch(width=16, random_state=0, **parameters).fit(container(X))
-    against_reference(fitted, X)
-    assert fitted.transform(X).shape[1] == sum(fitted.budget_.exact.values()) + sum(fitted.budget_.sketched.values())
+def test_polynomial_sketch_is_its_series(kind, normalize, rng):
+    for n_components in [5, 40, 600]:
+        for container in [np.asarray, sp.csr_array]:
+            X = rows(rng)
+            parameters = {"depth": 2, "degree": 5, "kind": kind, "n_components": n_components, "normalize": normalize}
+            fitted = NTKPolynomialSketch(width=16, random_state=0, **parameters).fit(container(X))
+            against_reference(fitted, X)
+            assert fitted.transform(X).shape[1] == sum(fitted.budget_.exact.values()) + sum(
+                fitted.budget_.sketched.values()
+            )
 
 
 def test_monomials_are_the_tensor_power(rng):
@@ -180,9 +200,10 @@ def test_algorithm_1_to_the_letter_draws_all_rows_of_hadamard_matrices_with_repl
     sizes = {"n_components": 64, "nngp_components": 64, "ntk_components": 64, "poly_components": 64}
     letter = {"variant": "paper", "series": "taylor", "normalize": False, "projection": True, "replace": True}
     fitted = NTKSketch(degree=2, derivative_degree=1, random_state=0, **letter, **sizes).fit(X)
-    for operator in (fitted._first, fitted._lift):
+    drawn = drawn_layers(fitted)
+    for operator in (drawn.first, drawn.lift, drawn.layers[0].mix):
         assert len(set(operator.rows.tolist())) < 64
-    assert fitted._projection.shape == (64, 64)
+    assert drawn.last.matrix.shape == (64, 64)
 
 
 def test_coefficients_of_the_series(rng):
@@ -205,7 +226,7 @@ def test_the_degree_of_a_polynomial_sketch_reaches_its_tolerance(kind, rng):
     circle = np.column_stack([t, np.sqrt(1 - t**2)])
     kernel = {"ntk": ntk, "nngp": nngp}[kind]
     for depth, tol in ((1, 0.05), (2, 0.02), (3, 0.03)):
-        fitted = NTKPolynomialSketch(depth=depth, tol=tol, kind=kind, n_components=64).fit(X)
+        fitted = NTKPolynomialSketch(depth=depth, tolerance=tol, kind=kind, n_components=64).fit(X)
         exact = kernel(circle, np.array([[1.0, 0.0]]), depth=depth)[:, 0]
         error = np.abs(np.polynomial.polynomial.polyval(t, fitted.coefficients_) - exact).max() / exact[-1]
         assert error <= 1.01 * fitted.fit_error_ <= 1.01 * tol
@@ -216,155 +237,99 @@ def test_the_degree_of_a_polynomial_sketch_reaches_its_tolerance(kind, rng):
         assert lower.fit_error_ > tol
 
 
-@DEPTHS
 @pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_all_kinds_of_rows_give_the_same_features(law, parameters, depth, rng, to_library):
-    import pandas as pd
-
-    X = rows(rng, 21, 10)
-    fitted = law(depth=depth, n_components=40, random_state=0, **parameters).fit(X)
-    Z = fitted.transform(X)
-    assert Z.shape == (21, 40)
-    np.testing.assert_array_equal(fitted.transform(X), Z)
-    close(fitted.transform(sp.csr_array(X)), Z)
-    close(fitted.transform(sp.coo_array(X)), Z)
-    close(fitted.transform(to_library(X)), Z)
-    close(fitted.transform(np.asfortranarray(X)), Z)
-    close(fitted.transform(X[::-1])[::-1], Z)
-    for fit_on in (to_library(X), X[:1], X.astype(np.float32)):
-        close(law(depth=depth, n_components=40, random_state=0, **parameters).fit(fit_on).transform(to_library(X)), Z)
-    frame = pd.DataFrame(X).rename(columns=str)
-    close(law(depth=depth, n_components=40, random_state=0, **parameters).fit_transform(frame), Z)
-    X32 = X.astype(np.float32)
-    Z32 = fitted.transform(X32)
-    assert Z32.dtype == np.float32
-    close(Z32, fitted.transform(X32.astype(np.float64)), 3e-6)
-    close(fitted.transform(to_library(X32)), Z32, 3e-6)
-    for batch_size in (1, 4, 21, 100):
-        fitted.set_params(batch_size=batch_size)
-        close(fitted.transform(X), Z)
-        close(fitted.transform(to_library(X)), Z)
-        close(fitted.transform(sp.csr_array(X)), Z)
-
-
-@pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_torch_tensors_stay_tensors(law, parameters, rng):
-    import torch
-
-    X = torch.from_numpy(rng.standard_normal((5, 4)))
-    fitted = law(n_components=8, random_state=0, **parameters).fit(X)
-    for dtype in (torch.float32, torch.float64):
-        Z = fitted.transform(X.to(dtype))
-        assert isinstance(Z, torch.Tensor)
-        assert Z.dtype == dtype
-    whole = fitted.transform((10 * X).to(torch.int64))
-    close(whole, fitted.transform((10 * X).to(torch.int64).numpy().astype(np.float64)), 1e-6)
-
-
-@DEPTHS
-@pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_a_sparse_fit(law, parameters, depth, rng):
+def test_a_sparse_fit(law, parameters, rng):
     """Sparse rows go through OSNAPs; dense ones through the same map. A dense fit takes sparse rows too."""
-    X = sparse_rows(rng)
-    fitted = law(depth=depth, n_components=256, random_state=0, **parameters).fit(sp.csr_array(X))
-    Z = fitted.transform(sp.csr_array(X))
-    close(fitted.transform(X), Z)
-    close(fitted.transform(X.astype(np.float32)), Z, 3e-6)
-    close(fitted.transform(sp.csr_array(X.astype(np.float32))), Z, 3e-6)
-    close(fitted.transform(sp.csc_array(X)), Z)
-    if law is not NTKRandomFeatures:
-        np.testing.assert_allclose(np.linalg.norm(Z, axis=1), (depth + 1) ** 0.5 * np.linalg.norm(X, axis=1))
-    K = ntk(X, depth=depth)
-    assert np.linalg.norm(Z @ Z.T - K) < 0.6 * np.linalg.norm(K)
-    dense = law(depth=depth, n_components=256, random_state=0, **parameters).fit(X)
-    close(dense.transform(sp.csr_array(X)), dense.transform(X))
+    for depth in [1, 2, 3]:
+        X = sparse_rows(rng)
+        fitted = law(depth=depth, n_components=256, random_state=0, **parameters).fit(sp.csr_array(X))
+        Z = fitted.transform(sp.csr_array(X))
+        close(fitted.transform(X), Z)
+        close(fitted.transform(X.astype(np.float32)), Z, 3e-6)
+        close(fitted.transform(sp.csr_array(X.astype(np.float32))), Z, 3e-6)
+        close(fitted.transform(sp.csc_array(X)), Z)
+        if law is not NTKRandomFeatures:
+            np.testing.assert_allclose(np.linalg.norm(Z, axis=1), (depth + 1) ** 0.5 * np.linalg.norm(X, axis=1))
+        K = ntk(X, depth=depth)
+        assert np.linalg.norm(Z @ Z.T - K) < 0.6 * np.linalg.norm(K)
+        dense = law(depth=depth, n_components=256, random_state=0, **parameters).fit(X)
+        close(dense.transform(sp.csr_array(X)), dense.transform(X))
 
 
 @pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_entries_given_twice_are_added_up(law, parameters):
-    twice = sp.csr_array((np.array([1.0, 2.0, 5.0]), np.array([0, 0, 3]), np.array([0, 3])), shape=(1, 6))
-    X = twice.toarray()
-    assert X[0, 0] == 3
-    for fit_on in (X, sp.csr_array(X)):
-        fitted = law(n_components=16, random_state=0, **parameters).fit(fit_on)
-        close(fitted.transform(twice), fitted.transform(X))
-    assert twice.nnz == 3  # left as they were
+def test_homogeneity(law, parameters, rng):
+    for depth in [1, 2, 3]:
+        X = rows(rng, 6, 10)
+        fitted = law(depth=depth, n_components=32, random_state=0, **parameters).fit(X)
+        Z = fitted.transform(X)
+        for c in (1e-8, 0.3, 7.0, 1e9):
+            close(fitted.transform(c * X), c * Z)
+        assert not Z[2].any()
+        assert not fitted.transform(np.zeros((2, 10), dtype=np.float32)).any()
+        assert not fitted.transform(sp.csr_array((3, 10))).any()
+        plain = law(depth=depth, n_components=32, random_state=0, normalize=False, **parameters).fit(X)
+        close(plain.transform(3 * X), 3 * plain.transform(X))
+        assert not plain.transform(X)[2].any()
 
 
-@DEPTHS
 @pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_homogeneity(law, parameters, depth, rng):
-    X = rows(rng, 6, 10)
-    fitted = law(depth=depth, n_components=32, random_state=0, **parameters).fit(X)
-    Z = fitted.transform(X)
-    for c in (1e-8, 0.3, 7.0, 1e9):
-        close(fitted.transform(c * X), c * Z)
-    assert not Z[2].any()
-    assert not fitted.transform(np.zeros((2, 10), dtype=np.float32)).any()
-    assert not fitted.transform(sp.csr_array((3, 10))).any()
-    plain = law(depth=depth, n_components=32, random_state=0, normalize=False, **parameters).fit(X)
-    close(plain.transform(3 * X), 3 * plain.transform(X))
-    assert not plain.transform(X)[2].any()
-
-
-@DEPTHS
-@pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_norms_are_exact(law, parameters, depth, rng):
+def test_norms_are_exact(law, parameters, rng):
     """‖Z(x)‖² = (L + 1)‖x‖², and ‖x‖² for kind="nngp"."""
-    X = rows(rng, 9, 10)
-    for kind, diagonal in (("ntk", depth + 1), ("nngp", 1)):
-        # Of m random features all are 0 with probability 2^{-m}: keep them many.
-        for n_components in (128, 333) if law is NTKRandomFeatures else (7, 64):
-            fitted = law(depth=depth, n_components=n_components, kind=kind, random_state=0, **parameters)
-            Z = fitted.set_params(**{"split": 0.4} if law is NTKRandomFeatures else {}).fit_transform(X)
-            np.testing.assert_allclose((Z**2).sum(1), diagonal * (X**2).sum(1), rtol=1e-12)
-            Z = fitted.transform(X.astype(np.float32)).astype(np.float64)
-            np.testing.assert_allclose((Z**2).sum(1), diagonal * (X.astype(np.float32) ** 2).sum(1), rtol=1e-5)
+    for depth in [1, 2, 3]:
+        X = rows(rng, 9, 10)
+        for kind, diagonal in (("ntk", depth + 1), ("nngp", 1)):
+            # Of m random features all are 0 with probability 2^{-m}: keep them many.
+            for n_components in (128, 333) if law is NTKRandomFeatures else (7, 64):
+                fitted = law(depth=depth, n_components=n_components, kind=kind, random_state=0, **parameters)
+                Z = fitted.set_params(**{"split": 0.4} if law is NTKRandomFeatures else {}).fit_transform(X)
+                np.testing.assert_allclose((Z**2).sum(1), diagonal * (X**2).sum(1), rtol=1e-12)
+                Z = fitted.transform(X.astype(np.float32)).astype(np.float64)
+                np.testing.assert_allclose((Z**2).sum(1), diagonal * (X.astype(np.float32) ** 2).sum(1), rtol=1e-5)
 
 
-@DEPTHS
 @pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_duplicates_and_antipodes(law, parameters, depth, rng):
-    x = rng.standard_normal(10)
-    fitted = law(depth=depth, n_components=1024, random_state=0, **parameters).fit([x])
-    Z = fitted.transform(np.array([x, -x, x, 2 * x]))
-    np.testing.assert_array_equal(Z[0], Z[2])
-    close(Z[3:], 2 * Z[:1])
-    K = ntk(np.array([x, -x]), depth=depth)
-    assert abs(Z[0] @ Z[1] - K[0, 1]) < 0.3 * K[0, 0]  # six standard deviations and more
-    assert np.isfinite(Z).all()
+def test_duplicates_and_antipodes(law, parameters, rng):
+    for depth in [1, 2, 3]:
+        x = rng.standard_normal(10)
+        fitted = law(depth=depth, n_components=1024, random_state=0, **parameters).fit([x])
+        Z = fitted.transform(np.array([x, -x, x, 2 * x]))
+        np.testing.assert_array_equal(Z[0], Z[2])
+        close(Z[3:], 2 * Z[:1])
+        K = ntk(np.array([x, -x]), depth=depth)
+        assert abs(Z[0] @ Z[1] - K[0, 1]) < 0.3 * K[0, 0]  # six standard deviations and more
+        assert np.isfinite(Z).all()
 
 
-@pytest.mark.parametrize("scale", [1e18, 1e-18, 1e-30, 1e30])
 @pytest.mark.parametrize(("law", "parameters"), MAPS)
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_extreme_norms_in_float32(law, parameters, scale, library, rng):
+def test_extreme_norms_in_float32(law, parameters, rng):
     import torch
 
-    X = (scale * rng.standard_normal((5, 10))).astype(np.float32)
-    X[1] = 0
-    fitted = law(depth=2, n_components=32, random_state=0, **parameters).fit(X)
-    Z = fitted.transform(X if library == "numpy" else torch.from_numpy(X))
-    assert "float32" in str(Z.dtype)
-    close(Z, fitted.transform(X.astype(np.float64)), 1e-5)
+    for library in ["numpy", "torch"]:
+        for scale in [1e18, 1e-18, 1e-30, 1e30]:
+            X = (scale * rng.standard_normal((5, 10))).astype(np.float32)
+            X[1] = 0
+            fitted = law(depth=2, n_components=32, random_state=0, **parameters).fit(X)
+            Z = fitted.transform(X if library == "numpy" else torch.from_numpy(X))
+            assert "float32" in str(Z.dtype)
+            close(Z, fitted.transform(X.astype(np.float64)), 1e-5)
 
 
-@pytest.mark.parametrize("scale", [1e150, 1e-150, 1e-290, 1e290])
 @pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_extreme_norms_in_float64(law, parameters, scale, rng):
-    X = rng.standard_normal((5, 10))
-    fitted = law(depth=2, n_components=32, random_state=0, **parameters).fit(X)
-    close(fitted.transform(scale * X) / scale, fitted.transform(X))
+def test_extreme_norms_in_float64(law, parameters, rng):
+    for scale in [1e150, 1e-150, 1e-290, 1e290]:
+        X = rng.standard_normal((5, 10))
+        fitted = law(depth=2, n_components=32, random_state=0, **parameters).fit(X)
+        close(fitted.transform(scale * X) / scale, fitted.transform(X))
 
 
-@pytest.mark.parametrize("n_features", [1, 2, 3])
 @pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_few_features(law, parameters, n_features, rng):
-    X = rng.standard_normal((20, n_features))
-    Z = law(depth=2, n_components=1024, random_state=0, **parameters).fit_transform(X)
-    K = ntk(X, depth=2)
-    assert np.linalg.norm(Z @ Z.T - K) < 0.35 * np.linalg.norm(K)
-    np.testing.assert_allclose(np.diag(Z @ Z.T), np.diag(K), rtol=1e-10)
+def test_few_features(law, parameters, rng):
+    for n_features in [1, 2, 3]:
+        X = rng.standard_normal((20, n_features))
+        Z = law(depth=2, n_components=1024, random_state=0, **parameters).fit_transform(X)
+        K = ntk(X, depth=2)
+        assert np.linalg.norm(Z @ Z.T - K) < 0.35 * np.linalg.norm(K)
+        np.testing.assert_allclose(np.diag(Z @ Z.T), np.diag(K), rtol=1e-10)
 
 
 @DEPTHS
@@ -389,31 +354,32 @@ def test_nngp_columns(law, parameters, depth, rng):
     assert np.linalg.norm(B - K) > 0.25 * np.linalg.norm(K) or depth == 1
 
 
-@DEPTHS
 @pytest.mark.parametrize(("law", "parameters"), MAPS)
-def test_kind_nngp(law, parameters, depth, rng):
-    X = rng.standard_normal((30, 10))
-    fitted = law(depth=depth, kind="nngp", n_components=1024, random_state=0, **parameters).fit(X)
-    Z, K = fitted.transform(X), nngp(X, depth=depth)
-    assert 1001 <= Z.shape[1] <= 1024  # all 1001 monomials of a polynomial of degree 4, where these fit
-    assert np.linalg.norm(Z @ Z.T - K) < 0.2 * np.linalg.norm(K)
-    assert fitted.estimate_error(X) == pytest.approx(np.linalg.norm(Z @ Z.T - K) / np.linalg.norm(K))
-    if law is not NTKPolynomialSketch:
-        assert Z[:, fitted.nngp_columns_].shape == Z.shape
-    sparse = law(depth=depth, kind="nngp", n_components=64, random_state=0, **parameters).fit(sp.csr_array(X))
-    close(sparse.transform(X), sparse.transform(sp.csr_array(X)))
+def test_kind_nngp(law, parameters, rng):
+    for depth in [1, 2, 3]:
+        X = rng.standard_normal((30, 10))
+        fitted = law(depth=depth, kind="nngp", n_components=1024, random_state=0, **parameters).fit(X)
+        Z, K = fitted.transform(X), nngp(X, depth=depth)
+        assert 1001 <= Z.shape[1] <= 1024  # all 1001 monomials of a polynomial of degree 4, where these fit
+        assert np.linalg.norm(Z @ Z.T - K) < 0.2 * np.linalg.norm(K)
+        assert fitted.estimate_error(X) == pytest.approx(np.linalg.norm(Z @ Z.T - K) / np.linalg.norm(K))
+        if law is not NTKPolynomialSketch:
+            assert Z[:, fitted.nngp_columns_].shape == Z.shape
+        sparse = law(depth=depth, kind="nngp", n_components=64, random_state=0, **parameters).fit(sp.csr_array(X))
+        close(sparse.transform(X), sparse.transform(sp.csr_array(X)))
 
 
-@pytest.mark.parametrize("features", ["gaussian", "leverage", "orthogonal"])
-def test_layers_hold_distinct_draws(features, rng):
+@pytest.mark.parametrize("directions", ["gaussian", "leverage", "orthogonal"])
+def test_layers_hold_distinct_draws(directions, rng):
     """W of all layers, for κ₀ and κ₁; a map with one W for two of them is rejected."""
     X = rng.standard_normal((2, 32))
-    fitted = NTKRandomFeatures(depth=3, n_components=64, features=features, random_state=0).fit(X)
-    matrices = [1e3 * part.matrix for layer in fitted.layers_ for part in (layer.forward, layer.derivative)]
+    fitted = NTKRandomFeatures(depth=3, n_components=64, directions=directions, random_state=0).fit(X)
+    layers = drawn_layers(fitted).layers
+    matrices = [1e3 * matrix for layer in layers for matrix in (layer.units.matrix, layer.units.slopes)]
     check_distinct(matrices)
     with pytest.raises(AssertionError, match="are the same"):
         check_distinct([*matrices, matrices[0]])
-    check_distinct([signs for layer in fitted.layers_ for signs in layer.product.signs if len(signs) >= 64])
+    check_distinct([signs for layer in layers for signs in layer.product.signs if len(signs) >= 64])
 
 
 def test_layers_of_sketches_hold_distinct_draws(rng):
@@ -422,47 +388,36 @@ def test_layers_of_sketches_hold_distinct_draws(rng):
         fitted = NTKSketch(depth=3, n_components=128, degree=2, derivative_degree=2, random_state=0, **parameters)
         fitted.fit(X)
         draws = []
-        for layer in fitted.layers_:
+        for layer in drawn_layers(fitted).layers:
             draws += [signs for signs in layer.product.signs if len(signs) >= 64]
-            for part in (layer.forward, layer.derivative):
-                tree = part.series.poly.tree if parameters else part.series.tree
+            for part in (layer.units.forward, layer.units.derivative):
+                tree = part.poly.tree if parameters else part.tree
                 draws += [signs for _, node in (*tree.nodes, *tree.roots) for signs in node.signs]
             draws += [layer.mix.signs] if layer.mix is not None else []
         assert len(draws) >= 3 * 5
         check_distinct(draws)
 
 
-def test_seeds():
-    X = np.random.default_rng(0).standard_normal((3, 5))
-    for law, parameters in [(p.values[0], p.values[1]) for p in MAPS]:
-        Z = [law(n_components=16, random_state=s, **parameters).fit_transform(X) for s in (0, 0, 1)]
-        np.testing.assert_array_equal(Z[0], Z[1])
-        assert not np.allclose(Z[0], Z[2])
-        rng = np.random.default_rng(0)
-        first, second = (law(n_components=16, random_state=rng, **parameters).fit_transform(X) for _ in range(2))
-        assert not np.allclose(first, second)  # a generator moves on
-        assert not np.allclose(*(law(n_components=16, **parameters).fit_transform(X) for _ in range(2)))
-
-
 def test_adding_a_layer_keeps_the_draws_of_the_others():
     X = np.ones((1, 6))
-    one, two = (NTKRandomFeatures(depth=L, n_components=16, split=0.5, hidden_components=8, random_state=0).fit(X)
-                for L in (1, 2))  # fmt: skip
-    np.testing.assert_array_equal(one.layers_[0].forward.matrix, two.layers_[0].forward.matrix)
+    sizes = {"n_components": 16, "split": 0.5, "hidden_components": 8}
+    one, two = (NTKRandomFeatures(depth=L, random_state=0, **sizes).fit(X) for L in (1, 2))
+    one, two = (drawn_layers(fitted).layers[0].units.matrix for fitted in (one, two))
+    np.testing.assert_array_equal(one, two)
 
 
 @pytest.mark.parametrize("law", ["gaussian", "leverage", "orthogonal"])
-@pytest.mark.parametrize(("n_features", "size"), [(1, 5), (3, 10), (8, 8), (8, 20), (20, 8)])
-def test_directions(law, n_features, size):
-    w = _walk.draw_directions(np.random.SeedSequence(0), n_features=n_features, size=size, law=law)
-    assert w.shape == (size, n_features)
-    assert w.dtype == np.float32
-    if law != "gaussian":
-        np.testing.assert_allclose((w.astype(np.float64) ** 2).sum(1), n_features, rtol=1e-6)
-    if law == "orthogonal":
-        for start in range(0, size, n_features):
-            block = w[start : start + n_features].astype(np.float64)
-            np.testing.assert_allclose(block @ block.T, n_features * np.eye(len(block)), atol=1e-5)
+def test_directions(law):
+    for n_features, size in [(1, 5), (3, 10), (8, 8), (8, 20), (20, 8)]:
+        w = Directions(n_features, size, law).sample(np.random.SeedSequence(0))
+        assert w.shape == (size, n_features)
+        assert w.dtype == np.float32
+        if law != "gaussian":
+            np.testing.assert_allclose((w.astype(np.float64) ** 2).sum(1), n_features, rtol=1e-6)
+        if law == "orthogonal":
+            for start in range(0, size, n_features):
+                block = w[start : start + n_features].astype(np.float64)
+                np.testing.assert_allclose(block @ block.T, n_features * np.eye(len(block)), atol=1e-5)
 
 
 def test_a_very_deep_kernel_is_still_approximated(rng):
@@ -481,14 +436,6 @@ def test_one_component_is_the_same_in_both_precisions(law, rng):
     np.testing.assert_allclose(single, double, atol=1e-4 * np.abs(double).max())
 
 
-@pytest.mark.parametrize("law", [NTKPolynomialSketch, NTKSketch, NTKRandomFeatures])
-def test_sparse_rows_of_few_features_get_the_map_of_dense_rows(law, rng):
-    X = rng.standard_normal((20, 5))
-    dense = law(n_components=64, random_state=0).fit(X)
-    sparse = law(n_components=64, random_state=0).fit(sp.csr_array(X))
-    np.testing.assert_array_equal(sparse.transform(X), dense.transform(X))
-
-
 def test_many_monomials_of_few_features_take_little_memory_and_are_exact(rng):
     X = rng.standard_normal((4, 3))
     features = NTKPolynomialSketch(n_components=16384, degree=128, random_state=0).fit(X)
@@ -505,20 +452,43 @@ def test_many_monomials_of_few_features_take_little_memory_and_are_exact(rng):
             start += size
 
 
-def test_pickles_hold_the_draws_alone(rng):
-    X = rng.standard_normal((4, 784))
-    features = NTKPolynomialSketch(n_components=4096, random_state=0).fit(X)
-    tree = features.sketch_.tree
-    draws = sum(
-        sum(r.nbytes + s.nbytes for r, s in zip(n.rows, n.signs, strict=True)) for _, n in (*tree.nodes, *tree.roots)
-    )
-    features.transform(X)
-    assert len(pickle.dumps(features)) < 1.2 * draws + 20000
-
-
 def test_errors_can_be_estimated_whatever_the_output_is_set_to(rng):
     X = rng.standard_normal((60, 10))
     features = NTKRandomFeatures(n_components=256, random_state=0).fit(X)
     expected = features.estimate_error(X)
     assert features.set_output(transform="pandas").estimate_error(X) == pytest.approx(expected)
     assert features.suggest_n_components(X, 0.3) > 0
+
+
+# Parameters.
+
+
+def test_nngp_columns_of_a_pickle_are_those_of_the_fit(rng):
+    X = rng.standard_normal((9, 5))
+    first = NTKSketch(n_components=32, random_state=0).fit(X)
+    columns = first.nngp_columns_
+    assert pickle.loads(pickle.dumps(first)).nngp_columns_ == columns
+    assert pickle.loads(pickle.dumps(first.set_params(variant="paper"))).nngp_columns_ == columns
+
+
+@pytest.mark.parametrize(
+    ("parameters", "name"),
+    [
+        ({"split": 2.0, "variant": "paper"}, "split"),
+        ({"split": "half", "kind": "nngp"}, "split"),
+        ({"poly_components": 0}, "poly_components"),
+        ({"derivative_poly_components": "a"}, "derivative_poly_components"),
+    ],
+)
+def test_bad_values_are_rejected_where_a_parameter_is_not_used(parameters, name):
+    with pytest.raises((ValueError, TypeError), match=f"'{name}' parameter of NTKSketch"):
+        NTKSketch(**parameters).fit(np.ones((2, 3)))
+
+
+def test_combinations_that_exclude_each_other():
+    with pytest.raises(ValueError, match="'projection' parameter of NTKSketch must be False unless variant='paper'"):
+        NTKSketch(projection=True).fit(np.ones((2, 3)))
+    for law in (NTKSketch, NTKRandomFeatures):
+        assert law(n_components=1).fit_transform(np.ones((2, 3))).shape == (2, 1)
+        assert law(n_components=1, kind="nngp").fit_transform(np.ones((2, 3))).shape == (2, 1)
+    assert NTKPolynomialSketch(n_components=1).fit_transform(np.ones((2, 3))).shape == (2, 1)

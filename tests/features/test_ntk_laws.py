@@ -6,7 +6,6 @@ The level of a check is the probability of a false alarm; LEVEL = 1e-6 where not
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,11 +17,14 @@ from threadpoolctl import threadpool_limits
 
 from ntkit import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
 from ntkit.diagnostics import spectral_error, statistical_dimension
-from ntkit.features import _walk
+from ntkit.features import directions as module
+from ntkit.features.directions import Directions
+from ntkit.features.network.stages import Activate
 from ntkit.kernels import nngp, ntk
+from ntkit.programs import Program
 
 SEED = 100_000 * int(os.environ.get("NTKIT_TEST_SEED", "0"))  # the nightly sweep
-GIBBS = {"features": "leverage", "sampler": "gibbs"}
+GIBBS = {"directions": "leverage", "sampler": "gibbs"}
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -60,6 +62,11 @@ def check_faults(sample, X, exact, n_seeds=400):
         check_unbiased(lambda _: lambda X: np.ones((len(X), 8)), X, exact, seed=SEED)
 
 
+def activations(fitted):
+    """Planned activations of all layers."""
+    return [stage for _, stage in fitted._planned.stages if isinstance(stage, Activate)]
+
+
 def cosines(X):
     norms = np.linalg.norm(X, axis=1)
     return X @ X.T / np.outer(norms, norms), np.outer(norms, norms)
@@ -68,10 +75,10 @@ def cosines(X):
 # Bias.
 
 
-@pytest.mark.parametrize("features", ["gaussian", "leverage", "orthogonal"])
-def test_random_features_are_unbiased(features):
+@pytest.mark.parametrize("directions", ["gaussian", "leverage", "orthogonal"])
+def test_random_features_are_unbiased(directions):
     X = spread_rows(12)
-    sample = maps(NTKRandomFeatures, n_components=256, features=features, normalize=False)
+    sample = maps(NTKRandomFeatures, n_components=256, directions=directions, normalize=False)
     check_unbiased(sample, X, ntk(X, depth=1), seed=SEED)
     check_faults(sample, X, ntk(X, depth=1))
     with pytest.raises(AssertionError):
@@ -85,27 +92,18 @@ def test_random_features_by_gibbs_sampling_are_unbiased():
     check_faults(sample, X, ntk(X, depth=1))
 
 
-@pytest.mark.parametrize("features", ["gaussian", "orthogonal"])
-def test_nngp_features_are_unbiased(features):
+@pytest.mark.parametrize("directions", ["gaussian", "orthogonal"])
+def test_nngp_features_are_unbiased(directions):
     X = spread_rows(12)
-    sample = maps(NTKRandomFeatures, kind="nngp", n_components=256, features=features, normalize=False)
+    sample = maps(NTKRandomFeatures, kind="nngp", n_components=256, directions=directions, normalize=False)
     check_unbiased(sample, X, nngp(X, depth=1), seed=SEED)
     check_faults(sample, X, nngp(X, depth=1))
 
 
-def test_step_features_in_place_of_relu_are_rejected():
-    X = spread_rows(12)
-
-    def sample(seed):
-        def features(X):
-            fitted = NTKRandomFeatures(n_components=256, normalize=False, random_state=seed).fit(X)
-            (layer,) = fitted.layers_
-            fitted.layers_ = (replace(layer, forward=replace(layer.forward, kind="step")),)
-            fitted._program = fitted._emit()
-            return fitted.transform(X)
-
-        return features
-
+def test_step_features_in_place_of_relu_are_rejected(monkeypatch):
+    X, activate = spread_rows(12), Program.activate
+    monkeypatch.setattr(Program, "activate", lambda p, value, _, scale: activate(p, value, "step", scale))
+    sample = maps(NTKRandomFeatures, n_components=256, normalize=False)
     with pytest.raises(AssertionError):
         check_unbiased(sample, X, ntk(X, depth=1), n_seeds=100, seed=SEED)
 
@@ -139,7 +137,8 @@ def test_sketches_are_unbiased_for_their_polynomials(parameters):
     fitted = NTKSketch(**parameters).fit(X)
     forward, derivative = fitted.coefficients_, fitted.derivative_coefficients_
     if "variant" not in parameters:  # the coefficients after degrees without a component gave theirs to others
-        budgets = [part.series.law.budget for part in (fitted.layers_[0].forward, fitted.layers_[0].derivative)]
+        (stage,) = activations(fitted)
+        budgets = [law.budget for law in (stage.units.forward, stage.units.derivative)]
         forward, derivative = ([b.coefficients.get(j, 0.0) for j in range(5)] for b in budgets)
     exact = polynomial_kernel(X, 1, forward, derivative)
     sample = maps(NTKSketch, **parameters)
@@ -159,7 +158,7 @@ def test_sketches_are_unbiased_for_their_polynomials(parameters):
         pytest.param(NTKSketch, {"degree": 4, "derivative_degree": 5}, 600, id="sketch"),
         pytest.param(NTKSketch, {"degree": 4, "derivative_degree": 5, "variant": "paper"}, 64, id="paper"),
         pytest.param(NTKRandomFeatures, {}, 64, id="orthogonal"),
-        pytest.param(NTKRandomFeatures, {"features": "leverage"}, 64, id="leverage"),
+        pytest.param(NTKRandomFeatures, {"directions": "leverage"}, 64, id="leverage"),
     ],
 )
 def test_four_times_the_components_halve_the_error(law, parameters, n_features, depth):
@@ -189,9 +188,9 @@ def test_orthogonal_directions_have_a_smaller_variance(kind):
     X = spread_rows(32)
     K = {"ntk": ntk, "nngp": nngp}[kind](X, depth=1)
 
-    def error(features):
-        sample = maps(NTKRandomFeatures, kind=kind, n_components=64, split=0.5 if kind == "ntk" else None,
-                      step_components=512, features=features, normalize=False)  # fmt: skip
+    def error(directions):
+        parameters = {"n_components": 64, "derivative_components": 512, "split": 0.5 if kind == "ntk" else None}
+        sample = maps(NTKRandomFeatures, kind=kind, directions=directions, normalize=False, **parameters)
         return rms_error(sample, X, K, n_seeds=150, seed=SEED)
 
     assert error("orthogonal") < (0.97 if kind == "ntk" else 0.9) * error("gaussian")
@@ -229,11 +228,16 @@ def test_theorem_3():
     errors = []
     for seed in range(3):
         features = NTKRandomFeatures(
-            n_components=m1 + ms, split=m1 / (m1 + ms), step_components=m0, features="leverage", normalize=False,
-            replace=True, random_state=SEED + seed,
-        )  # fmt: skip
+            n_components=m1 + ms,
+            split=m1 / (m1 + ms),
+            derivative_components=m0,
+            directions="leverage",
+            normalize=False,
+            replace=True,
+            random_state=SEED + seed,
+        )
         Z = features.fit_transform(X)
-        assert features.layers_[0].forward.n_components == m1
+        assert activations(features)[0].units.n_forward == m1
         errors.append(spectral_error(K, Z, lam))
         assert spectral_error(K, 0 * Z, lam) > eps  # not so large a λ that nothing could fail
         assert spectral_error(K, 1.5 * Z, lam) > eps
@@ -274,7 +278,7 @@ def check_norms(w):
 
 
 def test_gibbs_sampling_has_the_law_of_equation_86():
-    w = _walk.gibbs(np.random.SeedSequence(SEED), n_features=6, size=5000, sweeps=10)
+    w = module.gibbs(np.random.SeedSequence(SEED), n_features=6, size=5000, sweeps=10)
     check_norms(w)
     check_uniform_directions(w)
     check_mean((w**2).sum(axis=1), 8)
@@ -292,7 +296,7 @@ def test_gibbs_sampling_has_the_law_of_equation_86():
 def test_one_coordinate_given_the_others(z):
     """The density ∝ (z + t²) e^{−t²/2}, normalized and integrated numerically, at quantiles found by bisection."""
     u = np.array([1e-6, 0.01, 0.25, 0.5, 0.7, 0.99, 1 - 1e-6])
-    t = _walk._inverse(u, np.full_like(u, z))
+    t = module._inverse(u, np.full_like(u, z))
 
     def density(s):
         return (z + s**2) * np.exp(-(s**2) / 2) / (z + 1) / np.sqrt(2 * np.pi)
@@ -304,22 +308,20 @@ def test_one_coordinate_given_the_others(z):
 
 def test_one_coordinate_by_gibbs_sampling():
     """With one feature a single sweep has the exact law already: |w| ~ χ_3."""
-    w = _walk.gibbs(np.random.SeedSequence(SEED), n_features=1, size=5000, sweeps=1)
+    w = module.gibbs(np.random.SeedSequence(SEED), n_features=1, size=5000, sweeps=1)
     check_norms(w)
     check_mean(w[:, 0], 0)
 
 
 @pytest.mark.parametrize("sampler", ["exact", "gibbs"])
 def test_leverage_directions_are_uniform(sampler):
-    w = _walk.draw_directions(
-        np.random.SeedSequence(SEED), n_features=5, size=5000, law="leverage", sampler=sampler, sweeps=8
-    )
+    w = Directions(5, 5000, "leverage", sampler=sampler, sweeps=8).sample(np.random.SeedSequence(SEED))
     check_uniform_directions(w.astype(np.float64))
 
 
 @pytest.mark.parametrize("law", ["gaussian", "leverage", "orthogonal"])
 def test_directions_have_the_identity_as_covariance(law):
-    draws = [_walk.draw_directions(np.random.SeedSequence(SEED + s), n_features=4, size=4, law=law) for s in range(800)]
+    draws = [Directions(4, 4, law).sample(np.random.SeedSequence(SEED + s)) for s in range(800)]
     w = np.concatenate(draws).astype(np.float64)
     if law == "gaussian":
         check_same_law(w.ravel(), stats.norm)
@@ -333,8 +335,8 @@ def check_haar(draw):
     """Trace moments of orthogonal matrices: E tr Q = 0, E (tr Q)² = 1, E tr Q² = 1, first entries symmetric."""
     rng = np.random.default_rng(SEED)
     matrices = np.array([draw(rng) for _ in range(2000)])
-    np.testing.assert_allclose(matrices @ matrices.transpose(0, 2, 1), np.broadcast_to(np.eye(4), (2000, 4, 4)),
-                               atol=1e-12)  # fmt: skip
+    identities = np.broadcast_to(np.eye(4), (2000, 4, 4))
+    np.testing.assert_allclose(matrices @ matrices.transpose(0, 2, 1), identities, atol=1e-12)
     traces = np.trace(matrices, axis1=1, axis2=2)
     check_mean(traces, 0)
     check_mean(traces**2, 1)
@@ -346,14 +348,14 @@ def check_haar(draw):
 
 
 def test_haar():
-    check_haar(lambda rng: _walk.haar(rng, 4, 4))
+    check_haar(lambda rng: module.haar(rng, 4, 4))
     with pytest.raises(AssertionError):  # QR with the signs of LAPACK
         check_haar(lambda rng: np.linalg.qr(rng.standard_normal((4, 4)))[0].T)
 
 
 def test_part_of_a_haar_matrix():
     rng = np.random.default_rng(SEED)
-    rows = np.array([_walk.haar(rng, 7, 3) for _ in range(1500)])
+    rows = np.array([module.haar(rng, 7, 3) for _ in range(1500)])
     np.testing.assert_allclose(rows @ rows.transpose(0, 2, 1), np.broadcast_to(np.eye(3), (1500, 3, 3)), atol=1e-12)
     for i in range(3):
         check_uniform_directions(rows[:, i])
@@ -362,7 +364,7 @@ def test_part_of_a_haar_matrix():
 def test_exact_and_gibbs_sampled_leverage_features_agree():
     """Means of Gram matrices from 200 seeds each; Welch's test at LEVEL for each of 36 entries."""
     X = spread_rows(3)
-    exact = maps(NTKRandomFeatures, n_components=64, features="leverage", normalize=False)
+    exact = maps(NTKRandomFeatures, n_components=64, directions="leverage", normalize=False)
     gibbs = maps(NTKRandomFeatures, n_components=64, gibbs_sweeps=4, normalize=False, **GIBBS)
     a, b = (gram_matrices(sample, X, 200, SEED) for sample in (exact, gibbs))
     assert stats.ttest_ind(a, b, equal_var=False).pvalue.min() > LEVEL / 36

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.conftest import as_numpy
 from tests.reference import pixels as reference
 
-from ntkit.features._pixels import average, mix_patches, patches, squares, sum_pixels
+from ntkit.features.network.pixels import average, mix_patches, patches, squares, sum_pixels
 from ntkit.networks import AvgPool, Conv
 
 CONVOLUTIONS = [
@@ -57,19 +57,19 @@ def check_all_kinds(function, X, expected, bound=1.0):
 
 
 @LAYERS
-@pytest.mark.parametrize("shape", SHAPES)
-def test_patches_are_direct_sums(layer, shape, rng):
-    X = images(rng, shape)
-    check_all_kinds(lambda x: patches(x, layer), X, np.array([reference.patches(x, layer) for x in X]))
+def test_patches_are_direct_sums(layer, rng):
+    for shape in SHAPES:
+        X = images(rng, shape)
+        check_all_kinds(lambda x: patches(x, layer), X, np.array([reference.patches(x, layer) for x in X]))
 
 
 @LAYERS
-@pytest.mark.parametrize("shape", SHAPES)
-def test_mixed_patches_are_signed_sums(layer, shape, rng):
-    X = images(rng, shape)
-    signs = signs_of(rng, layer, shape[-1])
-    expected = np.array([reference.mix_patches(x, signs, layer) for x in X])
-    check_all_kinds(lambda x: mix_patches(x, signs, layer), X, expected, bound=3)
+def test_mixed_patches_are_signed_sums(layer, rng):
+    for shape in SHAPES:
+        X = images(rng, shape)
+        signs = signs_of(rng, layer, shape[-1])
+        expected = np.array([reference.mix_patches(x, signs, layer) for x in X])
+        check_all_kinds(lambda x, signs=signs: mix_patches(x, signs, layer), X, expected, bound=3)
 
 
 @pytest.mark.parametrize("layer", CONVOLUTIONS + POOLS, ids=str)
@@ -150,12 +150,12 @@ def test_squared_norms(rng):
     assert squares(torch.ones(300, dtype=torch.bfloat16)).item() == pytest.approx(300)  # in 8 bits 256 + 1 = 256
 
 
-@pytest.mark.parametrize("scale", [1e-22, 1e22])
 @pytest.mark.parametrize("convert", [np.asarray, torch.from_numpy], ids=["numpy", "torch"])
-def test_squared_norms_of_single_precision_neither_overflow_nor_vanish(scale, convert, rng):
-    X = images(rng, (2, 3, 4, 5)).astype(np.float32)
-    got = as_numpy(squares(convert(np.float32(scale) * X))).astype(float)
-    np.testing.assert_allclose(got / scale**2, (X.astype(float) ** 2).sum(axis=-1), rtol=1e-5)
+def test_squared_norms_of_single_precision_neither_overflow_nor_vanish(convert, rng):
+    for scale in [1e-22, 1e22]:
+        X = images(rng, (2, 3, 4, 5)).astype(np.float32)
+        got = as_numpy(squares(convert(np.float32(scale) * X))).astype(float)
+        np.testing.assert_allclose(got / scale**2, (X.astype(float) ** 2).sum(axis=-1), rtol=1e-5)
 
 
 # Triton, in its interpreter and on a GPU.
@@ -164,7 +164,7 @@ SCRIPT = """
 import numpy as np
 import torch
 import ntkit._array as arrays
-from ntkit.features._pixels import average, mix_patches
+from ntkit.features.network.pixels import average, mix_patches
 from ntkit.networks import AvgPool, Conv
 
 rng = np.random.default_rng(0)
@@ -202,10 +202,11 @@ X = rng.standard_normal((2, 4, 4, 3)).astype(np.float32)
 wide = nn.Sequential(nn.Conv(3), nn.Erf(), nn.AvgPool(2, stride=1), nn.Conv(3), nn.ReLU(), nn.Flatten(), nn.Dense())
 for net in (nn.cntk(3), wide):
     for method in ("random", "sketch"):  # scaling to norms, and 16-bit programs as products
-        features = NetworkFeatures(net, 32, hidden_components=32, method=method, kind="both", random_state=0).fit(X)
+        features = NetworkFeatures(net, n_components=32, hidden_components=32, method=method, kind="both")
+        features.set_params(random_state=0).fit(X)
         expected = features.transform(X)
         for dtype, bound in {torch.float32: 1e-5, torch.bfloat16: 0.1}.items():
-            features._compute_dtype = lambda *_: dtype
+            features._draws.compute_dtype = lambda *_: dtype
             error = np.linalg.norm(features.transform(torch.from_numpy(X)).numpy() - expected)
             assert error < bound * np.linalg.norm(expected), (net, method, dtype, error)
 print("all equal")

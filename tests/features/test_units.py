@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +13,7 @@ from tests.reference.features import series
 from tests.reference.kernels import dual_by_quadrature
 from tests.reference.sketches import srht_matrix
 
-from ntkit.features._units import RandomUnits, SeriesUnits, after, rectified
+from ntkit.features.network.units import RandomUnits, SeriesUnits, after, rectified
 from ntkit.kernels.expansions import dual_polynomial, truncated_coefficients
 from ntkit.networks import GELU, Abs, Erf, Gaussian, LeakyReLU, PiecewiseLinear, ReLU, Sin
 from ntkit.sketches import SRHT
@@ -82,32 +81,46 @@ def slope(activation, u):
 
 
 @ACTIVATIONS
-@pytest.mark.parametrize(("n_forward", "n_derivative"), [(5, 5), (7, 3), (3, 7), (4, 0), (0, 4)])
 @pytest.mark.parametrize(("convert", "bound"), KINDS)
-def test_random_units_are_activations_of_products(activation, n_forward, n_derivative, convert, bound, rng):
+def test_random_units_are_activations_of_products(activation, convert, bound, rng):
     """σ(Wφ) and σ′(Wφ) over √(m E[σ(z)²]), entry by entry; the first rows of W serve for both."""
-    matrix = rng.standard_normal((max(n_forward, n_derivative), 3)).astype(np.float32)
-    phi = rng.standard_normal((2, 4, 3))
-    x = convert(phi.copy())
-    forward, derivative = RandomUnits(activation, matrix, n_forward, n_derivative).features(x, None)
-    scale = second_moment(activation) ** -0.5 if activation.normalize else 1.0
-    u = phi @ matrix.T.astype(float)
-    for got, size, function in ((forward, n_forward, SCALARS[activation]), (derivative, n_derivative, None)):
-        if not size:
-            assert got is None
-            continue
-        assert got.dtype == x.dtype
-        values = np.vectorize(function or (lambda v: slope(activation, v)))(u[..., :size])
-        np.testing.assert_allclose(as_numpy(got), scale / math.sqrt(size) * values, atol=max(20 * bound, 1e-7))
-    np.testing.assert_array_equal(as_numpy(x), as_numpy(convert(phi)))
+    for n_forward, n_derivative in [(5, 5), (7, 3), (3, 7), (4, 0), (0, 4)]:
+        matrix = rng.standard_normal((max(n_forward, n_derivative), 3)).astype(np.float32)
+        phi = rng.standard_normal((2, 4, 3))
+        x = convert(phi.copy())
+        forward, derivative = RandomUnits(activation, matrix, n_forward, n_derivative).features(x, None)
+        scale = second_moment(activation) ** -0.5 if activation.normalize else 1.0
+        u = phi @ matrix.T.astype(float)
+        for got, size, function in ((forward, n_forward, SCALARS[activation]), (derivative, n_derivative, None)):
+            if not size:
+                assert got is None
+                continue
+            assert got.dtype == x.dtype
+            values = np.vectorize(function or (lambda v: slope(activation, v)))(u[..., :size])
+            np.testing.assert_allclose(as_numpy(got), scale / math.sqrt(size) * values, atol=max(20 * bound, 1e-7))
+        np.testing.assert_array_equal(as_numpy(x), as_numpy(convert(phi)))
 
 
 @pytest.mark.parametrize(("convert", "bound"), KINDS)
 def test_rectified(convert, bound, rng):
     matrix, x = rng.standard_normal((6, 4)), rng.standard_normal((2, 3, 3, 4))
     expected = np.maximum(np.einsum("...i,ji->...j", x, matrix), 0)
-    np.testing.assert_allclose(as_numpy(rectified(convert(x), matrix)), expected, atol=10 * bound)
+    np.testing.assert_allclose(as_numpy(rectified(convert(x), convert(matrix.T))), expected, atol=10 * bound)
     assert (expected == 0).any()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("n_columns", [1, 27, 32])
+@pytest.mark.parametrize("activation", [ReLU(), Erf()], ids=str)
+def test_units_on_a_device_keep_their_matrix(activation, n_columns, rng):
+    """Once for each dtype; rows of any length are multiplied in 16 bits."""
+    matrix, x = rng.standard_normal((24, n_columns)).astype(np.float32), rng.standard_normal((3, 5, n_columns))
+    units = RandomUnits(activation, matrix, 24, 0)
+    expected = units.features(x, None)[0]
+    for dtype, bound in (torch.float64, 1e-6), (torch.bfloat16, 0.03), (torch.float64, 1e-6):
+        got = units.features(torch.from_numpy(x).to("cuda", dtype), None)[0]
+        np.testing.assert_allclose(got.double().cpu().numpy(), expected, atol=bound * np.abs(expected).max())
+    assert len(units._kept) == 2
 
 
 @pytest.mark.parametrize("activation", [*SCALARS, *PLAIN], ids=str)
@@ -146,8 +159,8 @@ def drawn(activation, n_features, size, *, degree, normalize, rotations=False, s
     ]
     turns = [None, None]
     if rotations:
-        turns = [None if o is None else SRHT(o.n_components, 2 ** (o.n_components - 1).bit_length()).sample(3)
-                 for o in operators]  # fmt: skip
+        sizes = [None if o is None else o.n_components for o in operators]
+        turns = [None if n is None else SRHT(n, 2 ** (n - 1).bit_length()).sample(3) for n in sizes]
     return SeriesUnits(activation, *operators, normalize, *turns)
 
 
@@ -170,97 +183,88 @@ def naive(units, x, power, *, derivative):
 
 
 @ACTIVATIONS
-@pytest.mark.parametrize("normalize", [True, False])
-@pytest.mark.parametrize("rotations", [False, True])
-def test_series_units_are_sketched_degrees(activation, normalize, rotations, rng):
-    units = drawn(activation, 6, 24, degree=5, normalize=normalize, rotations=rotations)
-    X = rng.standard_normal((2, 3, 6))
-    power = (X**2).sum(axis=-1) * rng.uniform(0.7, 1.3, (2, 3))  # what φ stands for, not its own norm
-    expected = [np.array([[naive(units, x, a, derivative=d) for x, a in zip(*rows, strict=True)]
-                          for rows in zip(X, power, strict=True)]) for d in (False, True)]  # fmt: skip
-    assert (units.n_forward, units.n_derivative) == tuple(values.shape[-1] for values in expected)
-    for convert, bound in (parameters.values for parameters in KINDS):
-        got = units.features(convert(X), convert(power))
-        for values, true in zip(got, expected, strict=True):
-            assert values.dtype == convert(X).dtype
-            np.testing.assert_allclose(as_numpy(values), true, atol=20 * bound)
+def test_series_units_are_sketched_degrees(activation, rng):
+    for rotations in [False, True]:
+        for normalize in [True, False]:
+            units = drawn(activation, 6, 24, degree=5, normalize=normalize, rotations=rotations)
+            X = rng.standard_normal((2, 3, 6))
+            power = (X**2).sum(axis=-1) * rng.uniform(0.7, 1.3, (2, 3))  # what φ stands for, not its own norm
+            pairs = list(zip(X.reshape(-1, 6), power.ravel(), strict=True))
+            expected = [
+                np.array([naive(units, x, a, derivative=d) for x, a in pairs]).reshape(2, 3, -1) for d in (False, True)
+            ]
+            assert (units.n_forward, units.n_derivative) == tuple(values.shape[-1] for values in expected)
+            for convert, bound in (parameters.values for parameters in KINDS):
+                got = units.features(convert(X), convert(power))
+                for values, true in zip(got, expected, strict=True):
+                    assert values.dtype == convert(X).dtype
+                    np.testing.assert_allclose(as_numpy(values), true, atol=20 * bound)
 
 
 @ACTIVATIONS
-@pytest.mark.parametrize("rotations", [False, True])
-def test_whole_series_have_the_inner_products_of_the_dual(activation, rotations, rng):
+def test_whole_series_have_the_inner_products_of_the_dual(activation, rng):
     """All monomials fit: no error but that of the series, below 2 % of the norms at degree 20 for variances ≤ 2."""
-    X = rng.standard_normal((5, 2))
-    X[1] = -X[0]
-    X[2] = 2 * X[0]
-    X *= np.minimum(1, np.sqrt(2) / np.linalg.norm(X, axis=1, keepdims=True))
-    a = (X**2).sum(axis=1)
-    units = drawn(activation, 2, 5000, degree=20, normalize=False, rotations=rotations)
-    for part, Z in enumerate(units.features(X, a)):
-        exact = activation.dual(X @ X.T, a[:, None], a[None, :])[part]
-        root = np.sqrt(np.diag(exact))
-        largest = 0.02 if part == 0 or not isinstance(activation, PiecewiseLinear) else 0.2  # κ₀ is steep at ±1
-        assert np.abs((Z @ Z.T - exact) / np.outer(root, root)).max() < largest
-        np.testing.assert_allclose((Z**2).sum(axis=1), root**2, rtol=1e-9)
+    for rotations in [False, True]:
+        X = rng.standard_normal((5, 2))
+        X[1] = -X[0]
+        X[2] = 2 * X[0]
+        X *= np.minimum(1, np.sqrt(2) / np.linalg.norm(X, axis=1, keepdims=True))
+        a = (X**2).sum(axis=1)
+        units = drawn(activation, 2, 5000, degree=20, normalize=False, rotations=rotations)
+        for part, Z in enumerate(units.features(X, a)):
+            exact = activation.dual(X @ X.T, a[:, None], a[None, :])[part]
+            root = np.sqrt(np.diag(exact))
+            largest = 0.02 if part == 0 or not isinstance(activation, PiecewiseLinear) else 0.2  # κ₀ is steep at ±1
+            assert np.abs((Z @ Z.T - exact) / np.outer(root, root)).max() < largest
+            np.testing.assert_allclose((Z**2).sum(axis=1), root**2, rtol=1e-9)
 
 
 @ACTIVATIONS
-@pytest.mark.parametrize("method", ["series", "random"])
-def test_zero_vectors(activation, method, rng):
+def test_zero_vectors(activation, rng):
     """No NaN; zero forward features where σ(0) = 0, and those of variance 0 else."""
-    if method == "series":
-        units = drawn(activation, 4, 16, degree=3, normalize=True, rotations=True)
-    else:
-        units = RandomUnits(activation, rng.standard_normal((16, 4)), 16, 16)
-    forward, derivative = units.features(np.zeros((2, 4)), np.zeros(2))
-    assert np.isfinite(forward).all()
-    assert np.isfinite(derivative).all()
-    if not isinstance(activation, Gaussian):
-        assert not forward.any()
-    else:
-        np.testing.assert_allclose((forward**2).sum(axis=1), 1.0)
-    if not isinstance(activation, PiecewiseLinear):
-        at_zero = float(activation.dual(np.zeros(()), np.zeros(()), np.zeros(()))[1])
-        np.testing.assert_allclose((derivative**2).sum(axis=1), at_zero)
-
-
-@pytest.mark.parametrize("sizes", [(True, False), (False, True)])
-@pytest.mark.parametrize("activation", [ReLU(), GELU()], ids=str)
-def test_only_what_is_asked_for(activation, sizes, rng):
-    X = rng.standard_normal((3, 5))
-    a = (X**2).sum(axis=1)
-    both = drawn(activation, 5, 20, degree=4, normalize=True)
-    one = drawn(activation, 5, 20, degree=4, normalize=True, sizes=sizes)
-    assert (one.n_forward > 0, one.n_derivative > 0) == sizes
-    for wanted, got, expected in zip(sizes, one.features(X, a), both.features(X, a), strict=True):
-        if wanted:
-            np.testing.assert_allclose(got, expected, atol=1e-14)
+    for method in ["series", "random"]:
+        if method == "series":
+            units = drawn(activation, 4, 16, degree=3, normalize=True, rotations=True)
         else:
-            assert got is None
+            units = RandomUnits(activation, rng.standard_normal((16, 4)), 16, 16)
+        forward, derivative = units.features(np.zeros((2, 4)), np.zeros(2))
+        assert np.isfinite(forward).all()
+        assert np.isfinite(derivative).all()
+        if not isinstance(activation, Gaussian):
+            assert not forward.any()
+        else:
+            np.testing.assert_allclose((forward**2).sum(axis=1), 1.0)
+        if not isinstance(activation, PiecewiseLinear):
+            at_zero = float(activation.dual(np.zeros(()), np.zeros(()), np.zeros(()))[1])
+            np.testing.assert_allclose((derivative**2).sum(axis=1), at_zero)
 
 
-def test_pickles_hold_no_program(rng):
-    units = drawn(ReLU(), 5, 20, degree=4, normalize=True)
-    before, X = pickle.dumps(units), rng.standard_normal((3, 5))
-    a = (X**2).sum(axis=1)
-    expected = units.features(X, a)
-    stored = pickle.dumps(units)
-    assert len(stored) == len(before)
-    for got, values in zip(pickle.loads(stored).features(X, a), expected, strict=True):
-        np.testing.assert_array_equal(got, values)
+@pytest.mark.parametrize("activation", [ReLU(), GELU()], ids=str)
+def test_only_what_is_asked_for(activation, rng):
+    for sizes in [(True, False), (False, True)]:
+        X = rng.standard_normal((3, 5))
+        a = (X**2).sum(axis=1)
+        both = drawn(activation, 5, 20, degree=4, normalize=True)
+        one = drawn(activation, 5, 20, degree=4, normalize=True, sizes=sizes)
+        assert (one.n_forward > 0, one.n_derivative > 0) == sizes
+        for wanted, got, expected in zip(sizes, one.features(X, a), both.features(X, a), strict=True):
+            if wanted:
+                np.testing.assert_allclose(got, expected, atol=1e-14)
+            else:
+                assert got is None
 
 
 # Variances.
 
 
-@pytest.mark.parametrize("activation", [*SCALARS, *PLAIN], ids=str)
-def test_variances_after_an_activation(activation, to_library):
-    a = np.array([0.0, 0.1, 1.0, 7.0])
-    for derivative in (False, True):
-        got = after(activation, to_library(a), derivative=derivative)
-        exact = activation.dual(a, a, a)[int(derivative)]
-        np.testing.assert_allclose(as_numpy(got)[1:], exact[1:], rtol=1e-12)
-        assert np.isfinite(as_numpy(got)).all()
+def test_variances_after_an_activation(to_library):
+    for activation in [*SCALARS, *PLAIN]:
+        a = np.array([0.0, 0.1, 1.0, 7.0])
+        for derivative in (False, True):
+            got = after(activation, to_library(a), derivative=derivative)
+            exact = activation.dual(a, a, a)[int(derivative)]
+            np.testing.assert_allclose(as_numpy(got)[1:], exact[1:], rtol=1e-12)
+            assert np.isfinite(as_numpy(got)).all()
 
 
 @pytest.mark.parametrize("activation", [Erf(normalize=False), Sin(normalize=False)], ids=str)

@@ -102,7 +102,13 @@ def test_features(name, method):
             squares = []
             for seed in range(3):
                 features = NetworkFeatures(
-                    net, m, method=method, kind=kind, directions="gaussian", hidden_components=m, random_state=seed
+                    net,
+                    n_components=m,
+                    method=method,
+                    kind=kind,
+                    directions="gaussian",
+                    hidden_components=m,
+                    random_state=seed,
                 )
                 Z = features.fit_transform(X)
                 squares.append(np.linalg.norm(Z @ Z.T - K) ** 2 / np.linalg.norm(K) ** 2)
@@ -117,7 +123,7 @@ def test_features_of_linear_networks_are_exact(frozen, normalize, rng):
     """Nothing is random without activations: columns of biases weigh what they should, those of frozen layers too."""
     net = nn.Sequential(*(nn.Dense(weight_std=1.3, bias_std=0.5 + i, trainable=i != frozen) for i in range(3)))
     X = rng.standard_normal((5, 4))
-    both = NetworkFeatures(net, 64, kind="both", normalize=normalize, random_state=0).fit(X)
+    both = NetworkFeatures(net, n_components=64, kind="both", normalize=normalize, random_state=0).fit(X)
     Z, K = both.transform(X), network_kernel(net, X, kind="both")
     for columns, expected in ((both.nngp_columns_, K.nngp), (both.ntk_columns_, K.ntk)):
         np.testing.assert_allclose(Z[:, columns] @ Z[:, columns].T, expected, atol=1e-12 * expected.max())
@@ -131,7 +137,7 @@ def test_norms_of_features(frozen, method, rng):
     net = nn.Sequential(first, nn.ReLU(), second, nn.Erf(), last)
     X = rng.standard_normal((5, 4))
     for kind in ("ntk", "nngp"):
-        Z = NetworkFeatures(net, 64, method=method, kind=kind, random_state=0).fit_transform(X)
+        Z = NetworkFeatures(net, n_components=64, method=method, kind=kind, random_state=0).fit_transform(X)
         np.testing.assert_allclose((Z**2).sum(axis=1), KernelSpec.of(net, kind=kind).diagonal(X), rtol=1e-10)
 
 
@@ -154,10 +160,10 @@ def test_gradients_of_biases_are_right(rng):
     features = GradientFeatures(chain, width=5, random_state=0).fit(X)
     Z = features.transform(X)
     assert Z.shape[1] == 5 * 4 + 5 * 6 + 6
-    from ntkit.features import _finite
+    from ntkit.features.network import finite
 
-    steps = _finite.resolve(features._layers, 3, 5)
-    np.testing.assert_allclose(_finite.gradients(steps, features.weights_, X), Z, rtol=1e-10)
+    steps = finite.resolve(features._planned.layers, (3,), 5)
+    np.testing.assert_allclose(finite.gradients(steps, features.weights_, X), Z, rtol=1e-10)
     h = [X]
     for layer, w in enumerate(w.astype(float) for w in features.weights_):
         bias, scale = (0.6, 0.3, 0.2)[layer], 1.0 if layer == 0 else 5**-0.5
@@ -178,7 +184,7 @@ def test_files_of_networks_without_biases_still_load(tmp_path, rng):
     import ntkit
 
     net = nn.Sequential(nn.Dense(bias_std=0.5), nn.ReLU(), nn.Dense(bias_std=0.1))
-    features = NetworkFeatures(net, 32, random_state=0).fit(X)
+    features = NetworkFeatures(net, n_components=32, random_state=0).fit(X)
     ntkit.save(features, tmp_path / "m")
     np.testing.assert_array_equal(ntkit.load(tmp_path / "m").transform(X), features.transform(X))
 

@@ -309,7 +309,7 @@ def test_estimators_of_these_kernels(kernel, params, rng, tmp_path):
     K = gram(kernel, X, lengthscale=model.lengthscale_, **(params or {}))
     expected = K @ np.linalg.solve(K + 1e-3 * np.eye(60), y - y.mean()) + y.mean()
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-7, atol=1e-9)
-    features = NystroemFeatures(kernel, 60, kernel_params=params, random_state=0).fit(X)
+    features = NystroemFeatures(kernel, n_components=60, kernel_params=params, random_state=0).fit(X)
     Z = features.transform(X)
     np.testing.assert_allclose(Z @ Z.T, K, atol=1e-7)
     for fitted, method in ((model, "predict"), (features, "transform")):

@@ -224,14 +224,14 @@ def test_messages():
 def test_maps_take_networks_and_all_names_with_series(features, rng):
     """A network is its name: NTK of two ReLU layers; and kernels that maps did not know before."""
     X = rng.standard_normal((30, 3))
-    named = features("ntk", 256, depth=2, random_state=0).fit_transform(X)
-    described = features(nn.fully_connected(2), 256, random_state=0).fit_transform(X)
+    named = features("ntk", n_components=256, depth=2, random_state=0).fit_transform(X)
+    described = features(nn.fully_connected(2), n_components=256, random_state=0).fit_transform(X)
     np.testing.assert_allclose(described, named, rtol=1e-9, atol=1e-12)
     K = gram("polynomial", X, degree=2, coef0=1.0)
     params = {"kernel_params": {"degree": 2, "coef0": 1.0}} if features is not GegenbauerFeatures else {}
     kernel = "polynomial" if params else (1.0, 2.0, 1.0)
-    fitted = features(kernel, 512, random_state=0, **params).fit(X)
-    np.testing.assert_allclose(fitted._kernel(X), K, rtol=1e-12, atol=1e-14)
+    fitted = features(kernel, n_components=512, random_state=0, **params).fit(X)
+    np.testing.assert_allclose(fitted.exact_kernel(X), K, rtol=1e-12, atol=1e-14)
     Z = fitted.transform(X)
     assert np.linalg.norm(Z @ Z.T - K) < 0.3 * np.linalg.norm(K)
 

@@ -67,7 +67,7 @@ class Fuse(TransformerMixin, BaseEstimator):
     left = np.inf
 
     def fit(self, X, y=None):  # noqa: ARG002
-        self.map_ = RandomFourierFeatures(24, lengthscale=2.0, random_state=1).fit(X)
+        self.map_ = RandomFourierFeatures(n_components=24, lengthscale=2.0, random_state=1).fit(X)
         self.n_features_in_ = self.map_.n_features_in_
         return self
 
@@ -236,7 +236,7 @@ def test_standard_scaler_and_default_features(X, y, path):
 
 def test_fits_that_keep_their_rows_write_nothing(X, y, path):
     """Until there are more rows than features there are no sums to write."""
-    features = RandomFourierFeatures(1200, lengthscale=2.0, random_state=0)
+    features = RandomFourierFeatures(n_components=1200, lengthscale=2.0, random_state=0)
     model = ridge(features, 1.0)
     rows = X[:1000], y[:1000]
     assert_identical(model.fit(*rows, checkpoint=path, checkpoint_every=0), ridge(features, 1.0).fit(*rows))
@@ -286,9 +286,9 @@ def changed(case, X, y):
     if case == "targets":
         targets = np.log1p(np.abs(y))
     models = {
-        "features": lambda: ridge(RandomFourierFeatures(24, lengthscale=2.0, random_state=2)),
-        "lengthscale": lambda: ridge(RandomFourierFeatures(24, lengthscale=2.5, random_state=1)),
-        "components": lambda: ridge(RandomFourierFeatures(25, lengthscale=2.0, random_state=1)),
+        "features": lambda: ridge(RandomFourierFeatures(n_components=24, lengthscale=2.0, random_state=2)),
+        "lengthscale": lambda: ridge(RandomFourierFeatures(n_components=24, lengthscale=2.5, random_state=1)),
+        "components": lambda: ridge(RandomFourierFeatures(n_components=25, lengthscale=2.0, random_state=1)),
         "batch_size": lambda: ridge(batch_size=100),
         "n_selection": lambda: ridge(n_selection=99),
         "random_state": lambda: ridge(random_state=1),
@@ -481,7 +481,7 @@ SCRIPT = textwrap.dedent(
 
     def fit(last=None, **options):
         law = FeatureRidge if kind == "ridge" else FeatureRidgeClassifier
-        features = RandomFourierFeatures(200, lengthscale=2.0, random_state=0)
+        features = RandomFourierFeatures(n_components=200, lengthscale=2.0, random_state=0)
         return law(features, random_state=0, batch_size=500).fit(blocks(last), **options)
 
     def run(moment, number):

@@ -238,7 +238,7 @@ def test_alphas_lost_in_rounding_are_raised_with_a_warning():
     y = X[:, 0].astype(np.float64)
     parameters = {"alphas": 1e-12, "gram_dtype": "float32", "random_state": 0}
     with pytest.warns(UserWarning, match=r"alpha=1e-12 is indefinite by rounding errors; alpha=.* was taken"):
-        model = GramRidge(RandomFourierFeatures(64), 2, **parameters).fit(X, y)
+        model = GramRidge(RandomFourierFeatures(n_components=64), 2, **parameters).fit(X, y)
     assert 1e-11 < model.alpha_ < 1e-3
     np.testing.assert_allclose(model.predict(X), y, atol=0.05)
 
@@ -266,7 +266,7 @@ def test_the_mean_over_draws_is_an_estimate_of_so_many_features():
     X = np.array([[0.0, 0.0], [0.7, 0.4]])
     m, n_draws = 16, 5
     k = gaussian(X, lengthscale=1.0)[0, 1]
-    features = RandomFourierFeatures(m, lengthscale=1.0)
+    features = RandomFourierFeatures(n_components=m, lengthscale=1.0)
     estimates = np.array([gram_matrix(features, X, n_draws=n_draws, random_state=s)[0, 1] for s in range(200)])
     variance = (1 - k**2) ** 2 / (m * n_draws)
     assert 0.5 < estimates.var() / variance < 2
@@ -279,7 +279,7 @@ def test_other_libraries_maps_and_maps_within_maps():
     X, y = rows(0, 30)
     for features in (
         RBFSampler(n_components=10),
-        FeatureUnion([("a", RBFSampler(n_components=6)), ("b", RandomFourierFeatures(4))]),
+        FeatureUnion([("a", RBFSampler(n_components=6)), ("b", RandomFourierFeatures(n_components=4))]),
     ):
         model = GramRidge(features, 3, alphas=0.1, random_state=0).fit(X, y)
         Z = [m.transform(X) for m in model.maps_]
@@ -569,7 +569,7 @@ def test_gram_matrices(normalize, center, gram_dtype, batch_size):
 def test_gram_matrices_of_more_rows_than_a_panel():
     """The lower triangle is computed in panels, the upper one copied from it."""
     X = np.random.default_rng(0).standard_normal((1100, 3))
-    features = RandomFourierFeatures(8, lengthscale=1.0)
+    features = RandomFourierFeatures(n_components=8, lengthscale=1.0)
     K = gram_matrix(features, X, n_draws=2, normalize=False, random_state=0)
     Z = [features.set_params(random_state=s).fit_transform(X) for s in seeds(2)]
     np.testing.assert_allclose(K, kernel(Z, normalize=False, center=False), atol=1e-13)
@@ -582,7 +582,7 @@ def test_gram_matrices_of_more_rows_than_a_panel():
 def seeds(n_draws):
     """Seeds of the draws of random_state=0."""
     X, y = rows(0, 10, d=3)
-    features = RandomFourierFeatures(8, lengthscale=1.0)
+    features = RandomFourierFeatures(n_components=8, lengthscale=1.0)
     return [m.random_state for m in GramRidge(features, n_draws, alphas=1.0, random_state=0).fit(X, y).maps_]
 
 
@@ -708,7 +708,7 @@ def test_other_dtypes_and_kinds_of_features():
     sparse = GramRidge(FunctionTransformer(sp.csr_matrix), alphas=1.0, normalize=False).fit(X, y)
     np.testing.assert_allclose(sparse.predict(X), Ridge(alpha=1.0).fit(X, y).predict(X), rtol=1e-8)
     rows_ = sp.csr_matrix(np.where(np.abs(X) > 1, X, 0))
-    model = GramRidge(RandomFourierFeatures(16), 2, random_state=0).fit(rows_, y)
+    model = GramRidge(RandomFourierFeatures(n_components=16), 2, random_state=0).fit(rows_, y)
     np.testing.assert_allclose(model.predict(rows_), model.predict(rows_.toarray()), rtol=1e-9)
 
 
@@ -727,7 +727,7 @@ def test_norms_of_any_size():
 
 def image_maps():
     flat = FunctionTransformer(lambda X: X.reshape(len(X), -1) / 255.0)
-    return make_pipeline(flat, RandomFourierFeatures(32))
+    return make_pipeline(flat, RandomFourierFeatures(n_components=32))
 
 
 @pytest.mark.parametrize("shape", [(4, 4, 3), (1, 1, 1), (2, 3, 1)])
@@ -864,9 +864,9 @@ def test_matrices_are_factorized_in_place(library):
 
 
 ESTIMATORS = [
-    GramRidge(RandomFourierFeatures(32), 2, random_state=0),
+    GramRidge(RandomFourierFeatures(n_components=32), 2, random_state=0),
     GramRidge(random_state=0),
-    GramRidgeClassifier(RandomFourierFeatures(32), 2, random_state=0),
+    GramRidgeClassifier(RandomFourierFeatures(n_components=32), 2, random_state=0),
     GramRidgeClassifier(random_state=0),
 ]
 
@@ -953,7 +953,7 @@ def test_data_frames():
     pd = pytest.importorskip("pandas")
     X, y = rows(0, 30)
     frame = pd.DataFrame(X, columns=list("abcde"))
-    fourier = RandomFourierFeatures(16)
+    fourier = RandomFourierFeatures(n_components=16)
     for features in (fourier, make_pipeline(StandardScaler().set_output(transform="pandas"), fourier)):
         model = GramRidge(features, 2, random_state=0).fit(frame, pd.Series(y))
         assert model.feature_names_in_.tolist() == list("abcde")

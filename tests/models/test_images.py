@@ -32,15 +32,15 @@ from ntkit.models import gram_matrix
 SHAPE = (4, 5, 3)
 NET = nn.Sequential(nn.Conv(3), nn.ReLU(), nn.GlobalAvgPool(), nn.Dense())
 FEATURES = {
-    "network": NetworkFeatures(NET, 32, random_state=0),
-    "cntk": CNTKSketch(2, n_components=32, random_state=0),
+    "network": NetworkFeatures(NET, n_components=32, random_state=0),
+    "cntk": CNTKSketch(depth=2, n_components=32, random_state=0),
     "gradient": GradientFeatures(NET, width=2, random_state=0),
-    "pipeline": make_pipeline(ImageStandardizer(), CNTKSketch(2, n_components=32, random_state=0)),
+    "pipeline": make_pipeline(ImageStandardizer(), CNTKSketch(depth=2, n_components=32, random_state=0)),
     "patches": make_pipeline(
         PatchWhitening(patch_size=3, n_components=6, random_state=0),
-        make_pipeline(ImageStandardizer(), NetworkFeatures(NET, 32, random_state=0)),
+        make_pipeline(ImageStandardizer(), NetworkFeatures(NET, n_components=32, random_state=0)),
     ),
-    "flips": FlipAveraged(CNTKSketch(2, n_components=32, random_state=0)),
+    "flips": FlipAveraged(CNTKSketch(depth=2, n_components=32, random_state=0)),
 }
 ALL = pytest.mark.parametrize("name", FEATURES)
 KINDS = pytest.mark.parametrize("kind", ["uint8", "float32", "float64"])
@@ -124,10 +124,11 @@ def test_blocks_do_not_matter(name, batch_size, X, y):
 def test_flat_rows_are_the_images(law, kind, X, y):
     X = X.astype(kind)
     for make in (
-        lambda shape: CNTKSketch(2, n_components=32, image_shape=shape, random_state=0),
-        lambda shape: NetworkFeatures(NET, 32, image_shape=shape, random_state=0),
+        lambda shape: CNTKSketch(depth=2, n_components=32, image_shape=shape, random_state=0),
+        lambda shape: NetworkFeatures(NET, n_components=32, image_shape=shape, random_state=0),
         lambda shape: make_pipeline(
-            ImageStandardizer(image_shape=shape), CNTKSketch(2, n_components=32, image_shape=shape, random_state=0)
+            ImageStandardizer(image_shape=shape),
+            CNTKSketch(depth=2, n_components=32, image_shape=shape, random_state=0),
         ),
     ):
         images = law(make(None), random_state=0).fit(X, y)
@@ -193,8 +194,10 @@ def test_images_made_larger_are_never_all_held(X, y):
     FeatureRidge(other, batch_size=8).fit(X, y)
     assert max(Larger.seen) == 60
     rows = FunctionTransformer(lambda images: images.reshape(len(images), -1).astype(np.float64))
-    fourier = FeatureRidge(make_pipeline(rows, RandomFourierFeatures(8, random_state=0))).fit(X, y)
-    expected = RandomFourierFeatures(8, random_state=0).fit(X.reshape(60, -1).astype(np.float64)).lengthscale_
+    fourier = FeatureRidge(make_pipeline(rows, RandomFourierFeatures(n_components=8, random_state=0))).fit(X, y)
+    expected = (
+        RandomFourierFeatures(n_components=8, random_state=0).fit(X.reshape(60, -1).astype(np.float64)).lengthscale_
+    )
     assert fourier.features_[1].lengthscale_ == expected
 
 
@@ -208,7 +211,7 @@ def test_images_made_larger_are_never_all_held(X, y):
     ids=["one pixel", "zeros", "constant", "numbers", "one row"],
 )  # fmt: skip
 def test_small_images(law, images):
-    model = law(CNTKSketch(2, n_components=8, random_state=0), alphas=1.0).fit(images, np.arange(5.0))
+    model = law(CNTKSketch(depth=2, n_components=8, random_state=0), alphas=1.0).fit(images, np.arange(5.0))
     found = model.predict(images)
     assert np.isfinite(found).all()
     if len(np.unique(images, axis=0)) == 1:
@@ -264,7 +267,7 @@ def test_gram_models(name, library, X, y):
 @LIBRARIES
 def test_searches(library, X, y):
     images = as_library(X, library)
-    candidates = {"cntk": CNTKSketch(2), "network": NetworkFeatures(NET)}
+    candidates = {"cntk": CNTKSketch(depth=2), "network": NetworkFeatures(NET)}
     for law, target in ((FeatureRidgeSearch, y), (FeatureRidgeSearchClassifier, y > 0.5)):
         search = law(32, None, candidates=candidates, random_state=0).fit(images, target)
         assert {result["name"] for result in search.results_} == set(candidates)

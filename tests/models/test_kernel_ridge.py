@@ -594,7 +594,7 @@ def test_tolerance_below_rounding(X, y):
 def test_features_of_all_kinds_precondition(X, y):
     expected = KernelRidge("gaussian", 0.1, lengthscale=2.0).fit(X, y).dual_coef_
     for features in (
-        "nystroem", "sketch", None, RandomFourierFeatures(30, lengthscale=2.0, random_state=0),
+        "nystroem", "sketch", None, RandomFourierFeatures(n_components=30, lengthscale=2.0, random_state=0),
         make_pipeline(StandardScaler(with_mean=False), PolynomialSketch(degree=2, n_components=32, random_state=0)),
     ):  # fmt: skip
         for rows in (X, sp.csr_array(X)):
@@ -877,7 +877,7 @@ def test_sketched_features(kernel, X, y):
 
 
 def test_transformer_as_features_of_a_sketch(X, y):
-    features = RandomFourierFeatures(40, lengthscale=2.0, random_state=3)
+    features = RandomFourierFeatures(n_components=40, lengthscale=2.0, random_state=3)
     parameters = {"lengthscale": 2.0, "solver": "sketch", "features": features, "random_state": 0}
     Z = clone(features).fit_transform(X)
     weight = np.linspace(0.5, 2, 60)
@@ -1227,7 +1227,7 @@ def test_cuda(rng):
                 "solver": "sketch",
                 "epsilon": 1e9,
                 "sketch_size": 128,
-                "features": RandomFourierFeatures(64, random_state=0),
+                "features": RandomFourierFeatures(n_components=64, random_state=0),
             },
         ):
             model = KernelRidge(kernel, **{"alpha": 0.5, "random_state": 0} | parameters)

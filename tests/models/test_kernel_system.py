@@ -14,8 +14,8 @@ from tests.reference.sketches import srht_matrix
 from threadpoolctl import threadpool_limits
 
 from ntkit import _array, _batching
-from ntkit.features import _landmarks
-from ntkit.features._lengthscale import default_lengthscale
+from ntkit.features.landmarks import choose as _landmarks
+from ntkit.features.lengthscale import default_lengthscale
 from ntkit.kernels import KernelSpec, cntk, gaussian, ntk, polynomial
 from ntkit.models import _kernel_matrix, _preconditioner
 from ntkit.models._iterative import conjugate_gradients, gradient_descent

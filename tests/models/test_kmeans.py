@@ -21,11 +21,10 @@ from tests.conftest import as_numpy
 from tests.reference.nystroem import inertia, kernel_kmeans_objective
 from threadpoolctl import threadpool_limits
 
-from ntkit import CNTKSketch, NTKFeatures, RandomFourierFeatures
+from ntkit import CNTKSketch, NTKFeatures, RandomFourierFeatures, _lloyd
+from ntkit._lloyd import lloyd
 from ntkit.diagnostics import projection_cost_error
-from ntkit.features import _lloyd
-from ntkit.features._lloyd import lloyd
-from ntkit.features.nystroem import NystroemFeatures
+from ntkit.features.landmarks.nystroem import NystroemFeatures
 from ntkit.kernels import cntk, gaussian, ntk
 from ntkit.models import kmeans
 from ntkit.models.kmeans import FeatureKMeans
@@ -41,7 +40,7 @@ def one_thread():
 
 
 def small():
-    return RandomFourierFeatures(16, random_state=0)
+    return RandomFourierFeatures(n_components=16, random_state=0)
 
 
 def expected_to_fail(_):
@@ -71,7 +70,9 @@ def identity(k=3, **parameters):
 
 
 def fourier(k=3, **parameters):
-    return FeatureKMeans(RandomFourierFeatures(64, lengthscale=5.0, random_state=0), k, random_state=0, **parameters)
+    return FeatureKMeans(
+        RandomFourierFeatures(n_components=64, lengthscale=5.0, random_state=0), k, random_state=0, **parameters
+    )
 
 
 # Against k-means of the features.
@@ -122,7 +123,7 @@ def test_what_kmeans_of_rows_cannot_separate():
     rng = np.random.default_rng(0)
     angles, truth = rng.uniform(0, 2 * np.pi, 400), np.arange(400) < 200
     X = np.where(truth, 0.3, 3.0)[:, None] * np.column_stack([np.cos(angles), np.sin(angles)])
-    features = NystroemFeatures("gaussian", 100, lengthscale=0.4, random_state=0)
+    features = NystroemFeatures("gaussian", n_components=100, lengthscale=0.4, random_state=0)
     model = FeatureKMeans(features, 12, n_init=5, random_state=0).fit(X)
     inner = set(model.labels_[truth])
     assert not inner & set(model.labels_[~truth])
@@ -166,7 +167,7 @@ def test_objective_of_all_kinds_of_rows_and_features(rng):
     X, _ = blobs(rng)
     X = np.abs(X)
     scaled = StandardScaler(with_mean=False).fit_transform(X)
-    feature_map = NTKFeatures(2, 128, random_state=0)
+    feature_map = NTKFeatures(depth=2, n_components=128, random_state=0)
     pipeline = make_pipeline(StandardScaler(with_mean=False), feature_map)
     nested = make_pipeline(make_pipeline(StandardScaler(with_mean=False), "passthrough"), make_pipeline(feature_map))
     for features in (pipeline, nested, FrozenEstimator(clone(pipeline).fit(X))):
@@ -202,7 +203,9 @@ def test_clusters_of_features_are_good_ones_of_the_kernel(rng):
     """The bound of the docstring, for clusters that k-means is sure to find: γ = 0."""
     X, _ = blobs(rng, 90)
     K = gaussian(X, lengthscale=5.0)
-    model = FeatureKMeans(NystroemFeatures("gaussian", 20, lengthscale=5.0, random_state=0), 3, random_state=0).fit(X)
+    model = FeatureKMeans(
+        NystroemFeatures("gaussian", n_components=20, lengthscale=5.0, random_state=0), 3, random_state=0
+    ).fit(X)
     eps = projection_cost_error(K, model.features_.transform(X), 3)
     assert 1e-4 < eps < 0.9
     values, vectors = np.linalg.eigh(K)
@@ -287,7 +290,7 @@ def test_images(library, rng):
     X = rng.integers(0, 3, (12, 3, 3, 1), dtype=np.uint8)
     X[6:] += 100
     images = X if library == "numpy" else torch.from_numpy(X)
-    model = FeatureKMeans(CNTKSketch(2, n_components=64, random_state=0), 2, random_state=0).fit(images)
+    model = FeatureKMeans(CNTKSketch(depth=2, n_components=64, random_state=0), 2, random_state=0).fit(images)
     assert adjusted_rand_score(as_numpy(model.labels_), np.arange(12) < 6) == 1
     assert model.n_features_in_ == 9
     expected = kernel_kmeans_objective(cntk(X.astype(np.float64), depth=2), as_numpy(model.labels_))

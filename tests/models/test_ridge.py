@@ -776,7 +776,7 @@ def test_probabilities_are_calibrated(selection, rng):
     """
     X, y, _ = synthetic(rng, 3000)
     new, labels, true = synthetic(rng, 6000)
-    features = make_pipeline(StandardScaler(), NTKFeatures(2, 256, bias="auto", random_state=0))
+    features = make_pipeline(StandardScaler(), NTKFeatures(depth=2, n_components=256, bias="auto", random_state=0))
     model = FeatureRidgeClassifier(features, selection=selection, random_state=0).fit(X, y)
     p = model.predict_proba(new)
     plain = np.exp(log_probabilities(model.decision_function(new), 1.0))

@@ -327,7 +327,7 @@ def test_copies(law, X, y):
 
 
 def test_candidates_are_left_as_they_were(X, y):
-    candidates = {"a": RandomFourierFeatures(7, lengthscale=2.0), "b": NTKFeatures(n_components=5)}
+    candidates = {"a": RandomFourierFeatures(n_components=7, lengthscale=2.0), "b": NTKFeatures(n_components=5)}
     small(candidates=candidates).fit(X, y)
     assert candidates["a"].n_components == 7
     assert candidates["a"].random_state is None
@@ -456,7 +456,7 @@ def test_targets_of_any_size(scale, X, y):
 
 def test_transformers_of_others(X, y):
     candidates = {
-        "pca": make_pipeline(PCA(2), RandomFourierFeatures(8, lengthscale=2.0, random_state=0)),
+        "pca": make_pipeline(PCA(2), RandomFourierFeatures(n_components=8, lengthscale=2.0, random_state=0)),
         "nystroem": Nystroem(gamma=0.1),
         "sampler": RBFSampler(),
         "function": FunctionTransformer(np.square),

@@ -12,6 +12,8 @@ import pytest
 from ntkit import GradientFeatures, NetworkFeatures
 from ntkit import networks as nn
 from ntkit._encoding.draws import DrawCounts, LastActivations
+from ntkit.features.network.finite import FiniteSteps
+from ntkit.features.network.plan import Endings, FeatureStages
 from ntkit.kernels import KernelSpec, network_kernel
 from ntkit.kernels._pairs import Segments
 from ntkit.kernels.chain import Chain
@@ -34,6 +36,9 @@ LACKS = {
     Growth: set(),
     LastActivations: set(),
     DrawCounts: set(),
+    Endings: set(),
+    FeatureStages: set(),
+    FiniteSteps: set(),
     PowerSeries: SMOOTH | IMAGES | {"Normalize"},
     Chain: SMOOTH | IMAGES | {"Normalize", "Residual"},
     Segments: SMOOTH | {"Dense", "Normalize", "Residual"},
@@ -169,7 +174,9 @@ def test_an_activation_of_your_own(rng):
     np.testing.assert_allclose(network_kernel(net, X), theta, rtol=1e-12)
     np.testing.assert_allclose(network_kernel(net, X, kind="nngp"), sigma, rtol=1e-12)
     for method in ("sketch", "random"):
-        features = NetworkFeatures(net, 8192, method=method, directions="gaussian", normalize=False, random_state=0)
+        features = NetworkFeatures(
+            net, n_components=8192, method=method, directions="gaussian", normalize=False, random_state=0
+        )
         Z = features.fit_transform(X)
         assert np.linalg.norm(Z @ Z.T - theta) < 0.25 * np.linalg.norm(theta)
 
@@ -185,9 +192,9 @@ def test_a_layer_of_your_own(rng):
 
 def test_features_name_the_layers_that_they_do_not_take(rng):
     net = nn.Sequential(nn.Dense(), nn.ReLU(), Scale(3.0), nn.Dense())
-    with pytest.raises(nn.UnsupportedError, match="NetworkFeatures takes no Scale"):
-        NetworkFeatures(net, 16).fit(rng.standard_normal((5, 4)))
-    with pytest.raises(nn.UnsupportedError, match="GradientFeatures takes no Scale"):
+    with pytest.raises(nn.UnsupportedError, match="NetworkFeatures: FeatureStages has no rule for Scale"):
+        NetworkFeatures(net, n_components=16).fit(rng.standard_normal((5, 4)))
+    with pytest.raises(nn.UnsupportedError, match="GradientFeatures: FiniteSteps has no rule for Scale"):
         GradientFeatures(net, width=4).fit(rng.standard_normal((5, 4)))
 
 

@@ -60,11 +60,11 @@ def maclaurin(fitted: Any, x: np.ndarray) -> np.ndarray:
     r = float(np.linalg.norm(x))
     unit = x / r if r > 0 else x
     degrees = fitted.degrees_.tolist()
-    exact = set() if fitted._linear is None else set(range(fitted._linear.start, fitted._linear.stop))
+    exact = set() if fitted._draws.linear is None else set(range(*fitted._draws.linear.indices(len(degrees))))
     signs = [list(column) for column in fitted.signs_.T.astype(float)]
     values = np.empty(len(degrees))
     for i, j in enumerate(degrees):
-        if fitted.law == "geometric":
+        if fitted.method == "geometric":
             laws = [2.0**-k for k in range(fitted.degree_ + 1) if coefficient(fitted.kernel, k, fitted.depth) > 0]
             size = len(degrees) * 2.0**-j / sum(laws)
         else:

@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from itertools import combinations_with_replacement
 from math import factorial, prod
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from tests.reference.series import padded_series, series_sketch
 from tests.reference.sketches import apply_tensor_srht, first_matrix, srht_matrix
+
+from ntkit._random import keyed
+from ntkit.features.network.stages import Activate, Finish, Project, Start, Train, draw_stages
 
 
 def unit(v: np.ndarray) -> np.ndarray:
@@ -32,54 +36,76 @@ def series(operator: Any, x: np.ndarray) -> np.ndarray:
     return np.concatenate(series_sketch(operator, x, monomials))
 
 
+def drawn_layers(fitted: Any) -> SimpleNamespace:
+    """What a fully connected map has drawn, by the names of the paper: `first` of x, `lift` of ψ^(0), layers, last."""
+    found = SimpleNamespace(first=None, lift=None, layers=[], last=None)
+    for _, stage in draw_stages(fitted._planned.stages, fitted._seed):
+        if isinstance(stage, Activate):
+            found.layers.append(SimpleNamespace(units=stage.units, product=stage.product, mix=None))
+        elif isinstance(stage, Project) and stage.phi is not None:
+            assert not found.layers
+            found.first = stage.phi
+        elif isinstance(stage, Project) and found.layers:
+            found.layers[-1].mix = stage.psi
+        elif isinstance(stage, Project):
+            found.lift = stage.psi
+        elif isinstance(stage, Finish):
+            (found.last,) = stage.maps
+        else:
+            assert isinstance(stage, Start | Train)
+    return found
+
+
 def algorithm_1(fitted: Any, x: np.ndarray) -> np.ndarray:
     """NTKSketch of one row, lines 4 to 10; with ``normalize`` all φ, φ̇ and products get the norms they stand for."""
-    norm = np.linalg.norm(x)
+    norm, drawn = np.linalg.norm(x), drawn_layers(fitted)
     if norm == 0:
         return np.zeros(fitted._n_features_out)
     phi = psi = x / norm
-    if fitted._first is not None:
-        phi = psi = first_matrix(fitted._first) @ phi
-    if fitted._lift is not None:
-        psi = first_matrix(fitted._lift) @ psi
+    if drawn.first is not None:
+        phi = first_matrix(drawn.first) @ phi
+        phi = psi = unit(phi) if fitted.normalize else phi
+    if drawn.lift is not None:
+        psi = first_matrix(drawn.lift) @ psi
 
-    def polynomial(activation: Any) -> np.ndarray:
-        if not hasattr(activation.series, "mix"):
-            return series(activation.series, phi)  # degree by degree, with the norm of each
-        value = padded_series(activation.series, phi)
+    def polynomial(operator: Any) -> np.ndarray:
+        if not hasattr(operator, "mix"):
+            return series(operator, phi)  # degree by degree, with the norm of each
+        value = padded_series(operator, phi)
         return unit(value) if fitted.normalize else value
 
-    for number, layer in enumerate(fitted.layers_, 1):
-        forward = polynomial(layer.forward)
+    for number, layer in enumerate(drawn.layers, 1):
+        forward = polynomial(layer.units.forward)
         psi_next = forward
-        if layer.derivative is not None:
-            product = apply_tensor_srht(layer.product, psi, polynomial(layer.derivative))
+        if layer.units.derivative is not None:
+            product = apply_tensor_srht(layer.product, psi, polynomial(layer.units.derivative))
             product = number**0.5 * unit(product) if fitted.normalize else product
             psi_next = np.concatenate([product, forward])
             if layer.mix is not None:
                 psi_next = srht_matrix(layer.mix) @ psi_next
                 psi_next = (number + 1) ** 0.5 * unit(psi_next) if fitted.normalize else psi_next
         phi, psi = forward, psi_next
-    if fitted._projection is not None:
-        psi = fitted._projection.astype(np.float64) @ psi
+    if drawn.last is not None:
+        psi = drawn.last.matrix.astype(np.float64) @ psi
     return norm * psi
 
 
 def algorithm_2(fitted: Any, x: np.ndarray) -> np.ndarray:
     """NTKRandomFeatures of one row, on x/‖x‖ as the paper has it."""
-    norm = np.linalg.norm(x)
+    norm, drawn = np.linalg.norm(x), drawn_layers(fitted)
     if norm == 0:
         return np.zeros(fitted._n_features_out)
     phi = psi = x / norm
-    if fitted._lift is not None:
-        psi = first_matrix(fitted._lift) @ psi
-    for number, layer in enumerate(fitted.layers_, 1):
-        W1 = layer.forward.matrix.astype(np.float64)
+    assert drawn.first is drawn.last is None
+    if drawn.lift is not None:
+        psi = first_matrix(drawn.lift) @ psi
+    for number, layer in enumerate(drawn.layers, 1):
+        W1 = layer.units.matrix.astype(np.float64)
         forward = np.sqrt(2 / len(W1)) * np.maximum(W1 @ phi, 0)
         forward = unit(forward) if fitted.normalize else forward
         psi_next = forward
-        if layer.derivative is not None:
-            W0 = layer.derivative.matrix.astype(np.float64)
+        if layer.product is not None:
+            W0 = layer.units.slopes.astype(np.float64)
             step = np.sqrt(2 / len(W0)) * (W0 @ phi > 0)
             step = unit(step) if fitted.normalize else step
             product = apply_tensor_srht(layer.product, psi, step)
@@ -92,7 +118,8 @@ def algorithm_2(fitted: Any, x: np.ndarray) -> np.ndarray:
 def polynomial_sketch(fitted: Any, x: np.ndarray) -> np.ndarray:
     """NTKPolynomialSketch of one row: ‖x‖ ⊕_j √a_j Z_j(x/‖x‖)."""
     norm = np.linalg.norm(x)
-    return norm * series(fitted.sketch_, x / norm) if norm > 0 else np.zeros(fitted._n_features_out)
+    operator = fitted._planned.law.sample(keyed(fitted._seed, "series"))
+    return norm * series(operator, x / norm) if norm > 0 else np.zeros(fitted._n_features_out)
 
 
 def polynomial_kernel(X: np.ndarray, depth: int, forward: np.ndarray, derivative: np.ndarray) -> np.ndarray:

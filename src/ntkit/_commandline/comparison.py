@@ -46,7 +46,7 @@ def methods(lengthscale: float) -> list[Method]:
         return lambda m, seed: NTKFeatures(depth=depth, n_components=m, method=method, bias="auto", random_state=seed)
 
     def fourier(scale: float) -> Callable[[int, int], Any]:
-        return lambda m, seed: RandomFourierFeatures(m, lengthscale=scale, random_state=seed)
+        return lambda m, seed: RandomFourierFeatures(n_components=m, lengthscale=scale, random_state=seed)
 
     def sampler(scale: float) -> Callable[[int, int], Any]:
         return lambda m, seed: RBFSampler(gamma=0.5 / scale**2, n_components=m, random_state=seed)
@@ -63,7 +63,7 @@ def methods(lengthscale: float) -> list[Method]:
 def exact_kernels(lengthscale: float, n_features: int) -> list[Exact]:
     """The kernels that the maps approximate."""
     from ntkit import kernels
-    from ntkit.features.front import with_constant
+    from ntkit.features.auto import with_constant
 
     def ntk(depth: int) -> Callable[[np.ndarray, np.ndarray | None], np.ndarray]:
         def gram(X: np.ndarray, Y: np.ndarray | None) -> np.ndarray:
@@ -115,7 +115,7 @@ def compare(
 
 
 def _standardized(rows: Rows) -> Rows:
-    from ntkit.features import ArcsinhScaler
+    from ntkit.preprocessing import ArcsinhScaler
 
     scaler = ArcsinhScaler().fit(rows.X)
     return rows._replace(X=scaler.transform(rows.X), X_test=scaler.transform(rows.X_test))
@@ -130,8 +130,8 @@ def _warm_up(method: Method, rows: Rows, task: str, m: int) -> None:
 def _run(method: Method, rows: Rows, task: str, m: int, seed: int) -> dict[str, Any]:
     from sklearn.pipeline import Pipeline
 
-    from ntkit.features import ArcsinhScaler
     from ntkit.models import FeatureRidge, FeatureRidgeClassifier
+    from ntkit.preprocessing import ArcsinhScaler
 
     features = method.make(m, seed) if method.make else "passthrough"
     model = (FeatureRidge if task == "regression" else FeatureRidgeClassifier)(

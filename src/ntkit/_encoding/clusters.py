@@ -21,7 +21,7 @@ def n_columns(model: Any) -> int:
 
 def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[str, Any]:  # noqa: ARG001
     """Data of a fitted clustering."""
-    from ntkit.models._checks import to_numpy
+    from ntkit._array import to_numpy
 
     return {
         "features_": writer.estimator(model.features_, f"{where}.features_"),

@@ -6,7 +6,7 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ntkit._validation import check_int
-from ntkit.features._compile import WIDEST
+from ntkit.features.network.plan import WIDEST
 from ntkit.networks import (
     Activation,
     Algebra,
@@ -56,13 +56,13 @@ def count_draws(model: Any, shape: tuple[int, ...]) -> int:
         width = max(512, sizes["n_components"])
         powers = 4 * _HIGHEST * width + 16 * d  # two rows and two signs for each component of a node of each degree
         trees = _of_trees(min(sizes.get("degree", 128), 128), d, width)
-        return powers if model.sketch == "power" else max(powers, trees)
+        return powers if model.method == "power" else max(powers, trees)
     if name == "NTKRandomFeatures":
         half = sizes["n_components"] // 2 + 1
-        hidden, steps = sizes.get("hidden_components", half), sizes.get("step_components", half)
+        hidden, steps = sizes.get("hidden_components", half), sizes.get("derivative_components", half)
         return sizes.get("gibbs_sweeps", 1) * (max(hidden, 2 * half) + steps) * (d + (depth - 1) * hidden)
     largest = max([256, *(value for key, value in sizes.items() if key == "width" or key.endswith("components"))])
-    degree = sum(value for key, value in sizes.items() if key.endswith("degree")) or 128
+    degree = sum(sizes.get(key, 128) for key in model.get_params(deep=False) if key.endswith("degree")) or 128
     dense = largest**2 if getattr(model, "projection", False) else 0
     return _of_trees(degree, d, largest * depth) + dense
 
@@ -85,18 +85,15 @@ def _of_trees(degree: int, n_features: int, n_components: int) -> int:
 
 def _count_weights(model: Any, inputs: int | tuple[int, ...], depth: int) -> int:
     """Weights of the network whose gradients are the features."""
-    from ntkit.features._finite import floats_per_row, linears, resolve
-    from ntkit.features.gradient import GradientFeatures
+    from ntkit.features import GradientFeatures
+    from ntkit.features.network.finite import floats_per_row, linears, resolve
     from ntkit.networks import fully_connected
 
     if not isinstance(model, GradientFeatures):
         model = GradientFeatures(fully_connected(depth), n_components=model.n_components)
-    if isinstance(inputs, int):
-        model.n_features_in_ = inputs
-    else:
-        model.image_shape_, model.n_features_in_ = inputs, prod(inputs)
-    layers = model._check_layers()
-    steps = resolve(layers, inputs, model._width(layers))
+    shape = (inputs,) if isinstance(inputs, int) else inputs
+    layers = model._check_layers(model._net())
+    steps = resolve(layers, shape, model._width(layers, shape))
     n_weights = sum(prod(layer.shape) for layer in linears(steps))
     return n_weights if isinstance(inputs, int) else max(n_weights, _HELD * floats_per_row(steps))
 
@@ -108,7 +105,7 @@ def _count_signs(model: Any, shape: tuple[int, ...]) -> int:
     if n_layers > _DEEPEST:
         raise ValueError(f"its network has {n_layers} layers, more than {_DEEPEST}")
     output_shape(net, shape)
-    draws = DrawCounts(model._options(), fold(net, LastActivations(), frozenset()))
+    draws = DrawCounts(model._options(shape[-1]), fold(net, LastActivations(), frozenset()))
     draws.finish(fold(net, draws, Size(shape[:-1], shape[-1])))
     return max(draws.total, _HELD * draws.widest)
 
@@ -180,7 +177,9 @@ def _(algebra: DrawCounts, layer: Dense, size: Size, path: Path) -> Size:
 @DrawCounts.rule(Conv)
 def _(algebra: DrawCounts, layer: Conv, size: Size, path: Path) -> Size:
     rows, cols = layer.windows(*algebra.see(size).pixels)
-    columns = algebra.add_up(rows.size * cols.size, size.columns, algebra.options.hidden) + (layer.bias_std > 0)
+    columns = algebra.add_up(
+        rows.size * cols.size, size.columns, max(algebra.options.phi_hidden, algebra.options.eta_hidden)
+    ) + (layer.bias_std > 0)
     return algebra.see(Size((rows.n_out, cols.n_out), columns))
 
 
@@ -188,7 +187,10 @@ def _(algebra: DrawCounts, layer: Conv, size: Size, path: Path) -> Size:
 def _(algebra: DrawCounts, layer: Activation, size: Size, path: Path) -> Size:
     """Features of an activation and of its derivative, and signs for products with the latter."""
     options, columns = algebra.options, algebra.see(size).columns
-    width = max(options.derivative, options.n_components if path in algebra.last else options.hidden)
+    width = max(
+        options.derivative,
+        options.n_components if path in algebra.last else max(options.phi_hidden, options.eta_hidden),
+    )
     degree = options.degree + options.derivative_degree
     algebra.total += columns * width if options.random else _of_trees(degree, columns, width)
     algebra.total += columns * options.derivative
@@ -209,4 +211,11 @@ def _(algebra: DrawCounts, layer: GlobalAvgPool, size: Size, path: Path) -> Size
 @DrawCounts.rule(Flatten)
 def _(algebra: DrawCounts, layer: Flatten, size: Size, path: Path) -> Size:
     n_pixels = prod(algebra.see(size).pixels)
-    return algebra.see(Size((), algebra.add_up(n_pixels, size.columns, WIDEST * algebra.options.hidden)))
+    return algebra.see(
+        Size(
+            (),
+            algebra.add_up(
+                n_pixels, size.columns, WIDEST * max(algebra.options.phi_hidden, algebra.options.eta_hidden)
+            ),
+        )
+    )

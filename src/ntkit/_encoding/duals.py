@@ -11,8 +11,8 @@ from ntkit import _array
 from ntkit._encoding.estimators import REMEDY, Reader, Writer, column_names, read_columns
 from ntkit._encoding.models import read_labels, write_labels
 from ntkit._encoding.values import real_array, require
+from ntkit._images import check_image_shape
 from ntkit._validation import check_bool, check_choice, check_int, check_real
-from ntkit.features._images import check_image_shape
 
 MARK = "_dual"
 _KEYS = (

@@ -42,36 +42,36 @@ class Saved(NamedTuple):
 
 _SCALING = "sklearn.preprocessing"
 CLASSES = {
-    "CNTKSketch": Saved("ntkit.features.cntk", "maps"),
-    "DotProductSketch": Saved("ntkit.features.taylor", "maps"),
-    "FastfoodFeatures": Saved("ntkit.features.fastfood", "maps"),
+    "CNTKSketch": Saved("ntkit.features", "maps"),
+    "DotProductSketch": Saved("ntkit.features", "maps"),
+    "FastfoodFeatures": Saved("ntkit.features", "maps"),
     "FeatureKMeans": Saved("ntkit.models.kmeans", "clusters"),
     "FeatureRidge": Saved("ntkit.models.ridge", "models"),
     "FeatureRidgeClassifier": Saved("ntkit.models.ridge", "models"),
     "FeatureRidgeSearch": Saved("ntkit.models.search", "searches"),
     "FeatureRidgeSearchClassifier": Saved("ntkit.models.search", "searches"),
-    "FlipAveraged": Saved("ntkit.features.flips", "flips"),
-    "GaussianFeatures": Saved("ntkit.features.front", "fronts"),
-    "GegenbauerFeatures": Saved("ntkit.features.gegenbauer", "maps"),
-    "GradientFeatures": Saved("ntkit.features.gradient", "maps"),
+    "FlipAveraged": Saved("ntkit.features", "flips"),
+    "GaussianFeatures": Saved("ntkit.features", "fronts"),
+    "GegenbauerFeatures": Saved("ntkit.features", "maps"),
+    "GradientFeatures": Saved("ntkit.features", "maps"),
     "GramRidge": Saved("ntkit.models.gram", "grams"),
     "GramRidgeClassifier": Saved("ntkit.models.gram", "grams"),
-    "ImageStandardizer": Saved("ntkit.features.preprocessing", "images", arrays=("mean_", "scale_")),
+    "ImageStandardizer": Saved("ntkit.preprocessing", "images", arrays=("mean_", "scale_")),
     "KernelRidge": Saved("ntkit.models.kernel_ridge", "duals"),
     "KernelRidgeClassifier": Saved("ntkit.models.kernel_ridge", "duals"),
-    "MaclaurinFeatures": Saved("ntkit.features.maclaurin", "maps"),
-    "NTKFeatures": Saved("ntkit.features.front", "maps"),
-    "NTKPolynomialSketch": Saved("ntkit.features.ntk", "maps"),
-    "NTKRandomFeatures": Saved("ntkit.features.ntk", "maps"),
-    "NTKSketch": Saved("ntkit.features.ntk", "maps"),
-    "NetworkFeatures": Saved("ntkit.features.network", "maps"),
-    "NystroemFeatures": Saved("ntkit.features.nystroem", "maps"),
-    "OrthogonalFourierFeatures": Saved("ntkit.features.fourier", "maps"),
-    "PatchWhitening": Saved("ntkit.features.preprocessing", "images", arrays=("channel_mean_", "mean_", "components_")),
-    "PolynomialSketch": Saved("ntkit.features.polynomial", "maps"),
-    "RandomFourierFeatures": Saved("ntkit.features.fourier", "maps"),
+    "MaclaurinFeatures": Saved("ntkit.features", "maps"),
+    "NTKFeatures": Saved("ntkit.features", "maps"),
+    "NTKPolynomialSketch": Saved("ntkit.features", "maps"),
+    "NTKRandomFeatures": Saved("ntkit.features", "maps"),
+    "NTKSketch": Saved("ntkit.features", "maps"),
+    "NetworkFeatures": Saved("ntkit.features", "maps"),
+    "NystroemFeatures": Saved("ntkit.features", "maps"),
+    "OrthogonalFourierFeatures": Saved("ntkit.features", "maps"),
+    "PatchWhitening": Saved("ntkit.preprocessing", "images", arrays=("channel_mean_", "mean_", "components_")),
+    "PolynomialSketch": Saved("ntkit.features", "maps"),
+    "RandomFourierFeatures": Saved("ntkit.features", "maps"),
     "TableEncoder": Saved("ntkit.tables", "tables"),
-    "ZCAWhitening": Saved("ntkit.features.preprocessing", "images", arrays=("mean_", "whitening_")),
+    "ZCAWhitening": Saved("ntkit.preprocessing", "images", arrays=("mean_", "whitening_")),
     "FrozenEstimator": Saved("sklearn.frozen", "containers", ("estimator",)),
     "Pipeline": Saved("sklearn.pipeline", "containers", ("steps", "verbose")),
     "MaxAbsScaler": Saved(_SCALING, "scalers", ("copy",), ("scale_", "max_abs_")),
@@ -82,7 +82,7 @@ CLASSES = {
         ("scale_", "min_", "data_min_", "data_max_", "data_range_"),
     ),
     "ArcsinhScaler": Saved(
-        "ntkit.features.scaling", "scalers", ("copy", "with_mean", "with_std"), ("scale_", "mean_", "var_")
+        "ntkit.preprocessing", "scalers", ("copy", "with_mean", "with_std"), ("scale_", "mean_", "var_")
     ),
     "Normalizer": Saved(_SCALING, "scalers", ("norm", "copy")),
     "RobustScaler": Saved(
@@ -210,6 +210,8 @@ class Reader:
     def _parameters(self, name: str, data: Any, where: str) -> dict[str, Any]:
         known = CLASSES[name].parameters or tuple(signature(_class_of(name)).parameters)
         if isinstance(data, dict) and self.version != __version__:
+            new_spelling = getattr(_class_of(name), "_new_spelling", None)
+            data = data if new_spelling is None else new_spelling(data, warn=False)
             known = tuple(key for key in known if key in data)  # parameters that came later have their defaults
         require(data, f"the parameters of {where}", *known)
         values = {key: self.value(data[key], f"{where}.{key}") for key in known}

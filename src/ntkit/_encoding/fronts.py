@@ -6,9 +6,9 @@ from typing import Any
 
 from ntkit._encoding.estimators import Reader, Writer, column_names, read_columns
 from ntkit._encoding.values import require
-from ntkit._validation import check_real
+from ntkit._validation import check_int, check_real
 
-MARK = "map_"
+MARK = "_planned"
 
 
 def n_columns(model: Any) -> int:
@@ -18,6 +18,7 @@ def n_columns(model: Any) -> int:
 
 def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[str, Any]:  # noqa: ARG001
     """Data of a fitted front door."""
+    _check_batch_size(model, where)
     asked = [model.method_, "auto"], [model.lengthscale_, "scale"]
     given = model.method, model.lengthscale
     if not all(value in values for value, values in zip(given, asked, strict=True)):
@@ -37,6 +38,7 @@ def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[
 def read(reader: Reader, model: Any, state: Any, where: str) -> None:
     """Put the map into a front door."""
     require(state, where, "n_features_in_", "feature_names_in_", "method_", "errors_", "map")
+    _check_batch_size(model, where)
     n_features = read_columns(model, state, where)
     fitted = reader.estimator(state["map"], f"{where}.map_")
     if (
@@ -46,3 +48,9 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
         raise ValueError(f"{where} must have a map of {n_features} features by its method")
     errors = {model._method_of(method): check_real(error, "errors_", where) for method, error in state["errors_"]}
     model._take_map(state["method_"], fitted, errors)
+
+
+def _check_batch_size(model: Any, where: str) -> None:
+    """Raise for a value with which no row could be transformed."""
+    if model.batch_size is not None:
+        check_int(model.batch_size, "batch_size", where, minimum=1)

@@ -7,8 +7,8 @@ from typing import Any
 
 from ntkit._encoding.estimators import CLASSES, Reader, Writer, as_seed, column_names, read_columns, read_seed
 from ntkit._encoding.values import real_array, require
+from ntkit._images import check_image_shape
 from ntkit._validation import check_real
-from ntkit.features._images import check_image_shape
 
 MARK = "image_shape_"
 _KEYS = ("n_features_in_", "feature_names_in_", "image_shape_", "regularization_", "seed", "arrays")
@@ -21,7 +21,7 @@ def n_columns(model: Any) -> int:
 
 def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[str, Any]:  # noqa: ARG001
     """Data of a fitted transformer."""
-    from ntkit.models._checks import to_numpy
+    from ntkit._array import to_numpy
 
     name = type(model).__name__
     if model._settings != {key: getattr(model, key) for key in model._settings}:

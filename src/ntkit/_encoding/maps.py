@@ -14,11 +14,11 @@ from ntkit import __version__
 from ntkit._encoding.draws import count_draws
 from ntkit._encoding.estimators import OtherDrawsError, Reader, Writer, as_seed, column_names, read_columns, read_seed
 from ntkit._encoding.values import real_array, require
+from ntkit._images import check_image_shape
 from ntkit._validation import check_bool, check_int, check_real
-from ntkit.features._images import check_image_shape
-from ntkit.features._lengthscale import check_lengthscale
-from ntkit.features._series import HIGHEST_DEGREE
-from ntkit.features.gegenbauer import RADII
+from ntkit.features.lengthscale import check_lengthscale
+from ntkit.features.series.base import HIGHEST_DEGREE
+from ntkit.features.zonal.gegenbauer import RADII
 
 MARK = "_n_features_out"
 MOST_DRAWS = 2**34
@@ -74,25 +74,29 @@ def read(reader: Reader, model: Any, state: Any, where: str) -> None:
     n_draws = count_draws(model, shape)
     if n_draws > MOST_DRAWS:
         raise ValueError(f"{where} needs some {float(n_draws):.1e} random numbers, more than {MOST_DRAWS:.1e}")
-    if learned:
-        _draw(model, seed, learned, shape, sparse=sparse)
-    else:
-        given = model.random_state
-        if not _gives(given, seed):
-            model.random_state = seed
-        rows = _rows(1, n_features, sparse=sparse)
-        model.fit(rows if len(shape) == 1 else rows.reshape(1, *shape))
-        model.random_state = given
+    if model.batch_size is not None:
+        check_int(model.batch_size, "batch_size", type(model).__name__, minimum=1)
+    if hasattr(model, "lengthscale"):
+        check_lengthscale(model.lengthscale, type(model).__name__)
+    if len(shape) == 3:
+        model.image_shape_ = shape
+    model.n_features_in_, model._sparse = n_features, sparse
+    model._settle(shape, learned, seed)
     read_columns(model, state, where)
     _check_draws(reader, model, state, where)
 
 
 def _read_learned(reader: Reader, model: Any, data: Any, shape: tuple[int, ...], where: str) -> dict[str, Any]:
     """What a map has learned from rows, after a check that it can be that."""
-    learned = {}
+    learned: dict[str, Any] = {}
+    if isinstance(data, dict) and reader.version != __version__:
+        data = {key: None for key in ("groups_", "center_") if key in type(model)._learned} | data
     for key, entry in require(data, where, *type(model)._learned).items():
         place = f"{where}.{key}"
         value = reader.value(entry, place)
+        if value is None and key in ("groups_", "center_"):
+            learned[key] = None  # columns that are not split
+            continue
         if value is None and key in ("lengthscale_", "landmark_indices_"):
             continue  # of a kernel without a length scale, of landmarks that are not rows
         if key in ("lengthscale_", "radius_"):
@@ -102,6 +106,10 @@ def _read_learned(reader: Reader, model: Any, data: Any, shape: tuple[int, ...],
                 raise ValueError(f"{place} must be an array of numbers ≥ 0")
             if model.kernel == "precomputed" and (value >= prod(shape)).any():
                 raise ValueError(f"{place} must be less than {prod(shape)}, the number of columns")
+        elif key == "groups_":
+            value = _read_groups(value, prod(shape), place)
+        elif key == "center_":
+            real_array(value, place, shape)
         elif key == "landmarks_":
             columns = (None,) if isinstance(model.kernel, str) and model.kernel == "precomputed" else shape
             real_array(value, place, (None, *columns), single=True)
@@ -120,39 +128,29 @@ def _read_learned(reader: Reader, model: Any, data: Any, shape: tuple[int, ...],
     return learned
 
 
-def _draw(
-    model: Any, seed: np.random.SeedSequence, learned: dict[str, Any], shape: tuple[int, ...], *, sparse: bool
-) -> None:
-    """Make the draws of a map from what it has learned, after a check of what only `fit` checks."""
-    name = type(model).__name__
-    if model.batch_size is not None:
-        check_int(model.batch_size, "batch_size", name, minimum=1)
-    if hasattr(model, "lengthscale"):
-        check_lengthscale(model.lengthscale, name)
-    if len(shape) == 3:
-        model.image_shape_ = shape
-    model.n_features_in_, model._sparse = prod(shape), sparse
-    model._seed = seed.entropy, seed.spawn_key, seed.pool_size
-    vars(model).update(learned)
-    model._draw(seed)
+def _read_groups(value: Any, n_features: int, where: str) -> list[list[int]]:
+    """Groups of columns, if each column is in one of them."""
+    lists = isinstance(value, list) and all(isinstance(group, list) and group for group in value)
+    columns = [column for group in value for column in group] if lists else []
+    whole = all(isinstance(column, int) and not isinstance(column, bool) for column in columns)
+    if len(columns) != n_features or not whole or sorted(columns) != list(range(n_features)):
+        raise ValueError(f"{where} must have each of the {n_features} columns in one group")
+    return value
 
 
 def _read_shape(model: Any, state: dict[str, Any], n_features: int, where: str) -> tuple[int, ...]:
     """Shape of an image, (height, width, channels), or of a row, (features,)."""
+    given = check_image_shape(getattr(model, "image_shape", None), where)
     shape = check_image_shape(state["image_shape_"], where)
     if shape is None:
-        if getattr(model, "image_shape", None) is not None:
+        if given is not None:
             raise ValueError(f"{where} must have the shape of its images")
         return (n_features,)
+    if given not in (None, shape):
+        raise ValueError(f"{where} has images of shape {shape}, but image_shape={given}")
     if state["sparse"] or prod(shape) != n_features:
         raise ValueError(f"{where} must have dense images of {n_features} numbers, not of the shape {shape}")
     return shape
-
-
-def _gives(random_state: Any, seed: np.random.SeedSequence) -> bool:
-    """Whether an int as `random_state` stands for a seed."""
-    number = isinstance(random_state, int) and not isinstance(random_state, bool)
-    return number and np.random.SeedSequence(random_state).state == seed.state
 
 
 def _check_draws(reader: Reader, model: Any, state: dict[str, Any], where: str) -> None:
@@ -172,12 +170,12 @@ def _check_draws(reader: Reader, model: Any, state: dict[str, Any], where: str) 
 def _fingerprint(model: Any) -> np.ndarray:
     """Some features of some rows, (3, 16) or fewer."""
     size = getattr(model, "lengthscale_", 1.0)
-    size /= getattr(model, "gamma", 1.0) ** 0.5 or 1.0
+    size /= getattr(model._planned, "gamma", 1.0) ** 0.5 or 1.0  # not the parameter, which may have changed
     X = _rows(3, model.n_features_in_, sparse=model._sparse, size=size)
     X = X.reshape(3, *model.image_shape_) if hasattr(model, "image_shape_") else X
     chosen = np.unique(np.linspace(0, n_columns(model) - 1, 16).astype(np.int64))
     with np.errstate(all="ignore"):
-        return np.asarray(model._transform(X))[:, chosen]
+        return np.asarray(model._run(X))[:, chosen]
 
 
 def _rows(n_rows: int, n_features: int, *, sparse: bool, size: float = 0.0) -> Any:

@@ -28,7 +28,7 @@ def n_columns(model: Any) -> None:
 
 def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[str, Any]:  # noqa: ARG001
     """Data of a fitted model."""
-    from ntkit.models._checks import to_numpy
+    from ntkit._array import to_numpy
 
     model._solve()
     classifier = hasattr(model, "predict_proba")

@@ -21,7 +21,7 @@ def n_columns(model: Any) -> int:
 
 def write(writer: Writer, model: Any, node: dict[str, Any], where: str) -> dict[str, Any]:  # noqa: ARG001
     """Data of a fitted scaler."""
-    from ntkit.models._checks import to_numpy
+    from ntkit._array import to_numpy
 
     arrays = {name: to_numpy(getattr(model, name)) for name in CLASSES[type(model).__name__].arrays}
     _check(model, arrays, n_columns(model), where)

@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ntkit._random import RandomState, seed_sequence
 from ntkit._validation import check_choice, message
-from ntkit.diagnostics import _exact_kernel, _plain, _sample
+from ntkit.diagnostics import as_plain_rows, exact_kernel_of, sample_rows
 from ntkit.display._common import axes_or_new, check_matplotlib, checked_matrices
 
 _KINDS = ("scatter", "matrix", "spectrum")
@@ -195,9 +195,9 @@ class KernelApproximationDisplay:
         check_matplotlib(owner)
         check_choice(kind, "kind", owner, _KINDS)
         check_is_fitted(feature_map)
-        rows = _sample(X, n_samples, seed_sequence(random_state, owner=owner), owner)
-        K = _exact_kernel(feature_map, rows, kernel, kernel_params or {}, owner)
-        exact, approximate = checked_matrices(K, _plain(feature_map.transform(rows)), owner)
+        rows = sample_rows(X, n_samples, seed_sequence(random_state, owner=owner), owner)
+        K = exact_kernel_of(feature_map, rows, kernel, kernel_params or {}, owner)
+        exact, approximate = checked_matrices(K, as_plain_rows(feature_map.transform(rows)), owner)
         name = type(feature_map).__name__ if name is None else name
         return cls(exact=exact, approximate=approximate, name=name).plot(ax, kind=kind, **kwargs)
 

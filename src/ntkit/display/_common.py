@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, to_numpy
 from ntkit._validation import message
-from ntkit.diagnostics import _matrix_and_features
-from ntkit.models._checks import to_numpy
+from ntkit.diagnostics import checked_matrix_and_features
 
 
 def check_matplotlib(caller: str) -> None:
@@ -41,7 +40,7 @@ def approximate(Z: Array) -> np.ndarray:
 
 def checked_matrices(K: Any, Z: Any, owner: str) -> tuple[np.ndarray, np.ndarray]:
     """K and Z Zᵀ in host memory, after checks of their shapes and values."""
-    K, Z = _matrix_and_features(K, Z, owner)
+    K, Z = checked_matrix_and_features(K, Z, owner)
     return np.asarray(to_numpy(K)), approximate(Z)
 
 

@@ -14,7 +14,15 @@ from ntkit._array import Array
 from ntkit._batching import with_progress
 from ntkit._random import RandomState, keyed, seed_sequence
 from ntkit._validation import check_bool, check_choice, check_int, message
-from ntkit.diagnostics import _exact_kernel, _matrix_and_features, _plain, _relative, _sample, _seed, spectral_error
+from ntkit.diagnostics import (
+    as_plain_rows,
+    checked_matrix_and_features,
+    exact_kernel_of,
+    int_seed,
+    relative_error,
+    sample_rows,
+    spectral_error,
+)
 from ntkit.display._common import axes_or_new, check_matplotlib, number_array
 
 _ABSCISSAS = {"n_components": "Number of features", "seconds": "Seconds"}
@@ -211,11 +219,11 @@ class ErrorCurveDisplay:
         if not callable(metric):
             check_choice(metric, "metric", owner, _METRICS)
         seed = seed_sequence(random_state, owner=owner)
-        rows = _sample(X, n_samples, seed, owner)
+        rows = sample_rows(X, n_samples, seed, owner)
         found, errors, seconds = _measure(
             maps, rows, sizes, metric,
-            exact=lambda fitted: _exact_kernel(fitted, rows, kernel, kernel_params or {}, owner),
-            seeds=[_seed(keyed(seed, "map", j)) for j in range(n_repeats)],
+            exact=lambda fitted: exact_kernel_of(fitted, rows, kernel, kernel_params or {}, owner),
+            seeds=[int_seed(keyed(seed, "map", j)) for j in range(n_repeats)],
             progress=cls.__name__ if progress else None,
             owner=owner,
         )  # fmt: skip
@@ -336,10 +344,10 @@ def _measure(
             trial.transform(rows)  # compiled code loads now, not inside a timing
         _array.wait(rows)
         start = time.perf_counter()
-        Z = _plain(trial.fit(rows).transform(rows))
+        Z = as_plain_rows(trial.fit(rows).transform(rows))
         _array.wait(Z)
         seconds = time.perf_counter() - start
-        error = _error(metric, *_matrix_and_features(matrices[label], Z, owner))
+        error = _error(metric, *checked_matrix_and_features(matrices[label], Z, owner))
         if not 0 <= error < np.inf:
             where = f"That was for {label!r} with {Z.shape[1]} features."
             raise ValueError(message(owner, "metric", "an error that is finite and ≥ 0", error, where))
@@ -350,15 +358,16 @@ def _measure(
 
 def _resized(features: Any, n_components: int, seed: int) -> Any:
     """A copy of a map, of another size and seed."""
-    others = getattr(features, "_on_resizing", {})
-    return clone(features).set_params(n_components=n_components, random_state=seed, **others)
+    if hasattr(features, "resized"):  # a map of ntkit
+        return features.resized(n_components, random_state=seed)
+    return clone(features).set_params(n_components=n_components, random_state=seed)
 
 
 def _error(metric: str | Callable[[Array, Array], float], K: Array, Z: Array) -> float:
     if callable(metric):
         return float(metric(K, Z))
     if metric == "relative":
-        return _relative(K, Z)
+        return relative_error(K, Z)
     xp: Any = _array.namespace(K)
     return spectral_error(K, Z, float(xp.mean(xp.linalg.diagonal(K))))
 

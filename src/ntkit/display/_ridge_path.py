@@ -9,10 +9,10 @@ from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
+from ntkit._array import to_numpy
 from ntkit._validation import check_bool, check_real, message
 from ntkit.display._common import axes_or_new, check_matplotlib, number_array
 from ntkit.models._base import FeatureModel
-from ntkit.models._checks import to_numpy
 from ntkit.models._solve import Dual, Primal
 from ntkit.models.gram import GramRidgeClassifier
 from ntkit.models.ridge import FeatureRidgeClassifier

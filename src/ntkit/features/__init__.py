@@ -1,23 +1,17 @@
 """Feature maps: scikit-learn transformers whose inner products approximate a kernel."""
 
-from ntkit.features.cntk import CNTKSketch
-from ntkit.features.fastfood import FastfoodFeatures
-from ntkit.features.flips import FlipAveraged, flip_images, with_flips
-from ntkit.features.fourier import OrthogonalFourierFeatures, RandomFourierFeatures
-from ntkit.features.front import GaussianFeatures, NTKFeatures
-from ntkit.features.gegenbauer import GegenbauerFeatures
-from ntkit.features.gradient import GradientFeatures
-from ntkit.features.maclaurin import MaclaurinFeatures
-from ntkit.features.network import NetworkFeatures
-from ntkit.features.ntk import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
-from ntkit.features.nystroem import NystroemFeatures
-from ntkit.features.polynomial import PolynomialSketch
-from ntkit.features.preprocessing import ImageStandardizer, PatchWhitening, ZCAWhitening
-from ntkit.features.scaling import ArcsinhScaler
-from ntkit.features.taylor import DotProductSketch
+import warnings
+from typing import Any
+
+from ntkit.features.auto import GaussianFeatures, NTKFeatures
+from ntkit.features.flips import FlipAveraged
+from ntkit.features.fourier import FastfoodFeatures, OrthogonalFourierFeatures, RandomFourierFeatures
+from ntkit.features.landmarks import NystroemFeatures
+from ntkit.features.network import CNTKSketch, GradientFeatures, NetworkFeatures, NTKRandomFeatures, NTKSketch
+from ntkit.features.series import DotProductSketch, MaclaurinFeatures, NTKPolynomialSketch, PolynomialSketch
+from ntkit.features.zonal import GegenbauerFeatures
 
 __all__ = [
-    "ArcsinhScaler",
     "CNTKSketch",
     "DotProductSketch",
     "FastfoodFeatures",
@@ -25,7 +19,6 @@ __all__ = [
     "GaussianFeatures",
     "GegenbauerFeatures",
     "GradientFeatures",
-    "ImageStandardizer",
     "MaclaurinFeatures",
     "NTKFeatures",
     "NTKPolynomialSketch",
@@ -34,10 +27,19 @@ __all__ = [
     "NetworkFeatures",
     "NystroemFeatures",
     "OrthogonalFourierFeatures",
-    "PatchWhitening",
     "PolynomialSketch",
     "RandomFourierFeatures",
-    "ZCAWhitening",
-    "flip_images",
-    "with_flips",
 ]
+
+_MOVED = ("ArcsinhScaler", "ImageStandardizer", "PatchWhitening", "ZCAWhitening", "flip_images", "with_flips")
+
+
+def __getattr__(name: str) -> Any:
+    """Names that have moved to ntkit.preprocessing."""
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    text = f"ntkit.features.{name} is now ntkit.preprocessing.{name}; the old place will go in version 0.3."
+    warnings.warn(text, FutureWarning, stacklevel=2)
+    from ntkit import preprocessing
+
+    return getattr(preprocessing, name)

@@ -1,4 +1,4 @@
-"""Images and their mirror images: trained on both, or features averaged over both."""
+"""Features averaged over an image and its mirror image."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._estimator import AllOrNothing
-from ntkit._validation import check_data, message
-from ntkit.features._images import Shape, check_images
+from ntkit._images import Shape, check_images
+from ntkit._validation import message
 
 
 class FlipAveraged(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -54,9 +54,10 @@ class FlipAveraged(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMix
     Examples
     --------
     >>> import numpy as np
-    >>> from ntkit.features import FlipAveraged, RandomFourierFeatures, flip_images
+    >>> from ntkit.features import FlipAveraged, RandomFourierFeatures
+    >>> from ntkit.preprocessing import flip_images
     >>> X = np.random.default_rng(0).random((10, 4, 4, 3))
-    >>> features = FlipAveraged(RandomFourierFeatures(64, random_state=0), image_shape=(4, 4, 3))
+    >>> features = FlipAveraged(RandomFourierFeatures(n_components=64, random_state=0), image_shape=(4, 4, 3))
     >>> Z = features.fit_transform(X.reshape(10, 48))
     >>> Z.shape, np.allclose(Z, features.transform(flip_images(X).reshape(10, 48)))
     ((10, 64), True)
@@ -119,62 +120,3 @@ class FlipAveraged(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMix
         from ntkit.features.fourier import RandomFourierFeatures
 
         return RandomFourierFeatures(random_state=0)
-
-
-def flip_images(X: Any) -> Array:
-    """Mirror images, left to right.
-
-    Parameters
-    ----------
-    X : array or torch tensor of shape (n, height, width, channels)
-
-    Returns
-    -------
-    array or torch tensor of the shape and dtype of X
-        A view of NumPy arrays, a copy of tensors.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from ntkit.features import flip_images
-    >>> flip_images(np.arange(4).reshape(1, 2, 2, 1))[0, ..., 0]
-    array([[1, 0],
-           [3, 2]])
-    """
-    X = check_data(X, "X", "flip_images", ndims=(4,))
-    return _array.namespace(X).flip(X, axis=2)
-
-
-def with_flips(X: Any, y: Any = None) -> Any:
-    """Images and their mirror images, to train on both.
-
-    Parameters
-    ----------
-    X : array or torch tensor of shape (n, height, width, channels)
-    y : array-like of n rows, or None
-        Labels or targets.
-
-    Returns
-    -------
-    X : array or torch tensor of shape (2 n, height, width, channels)
-        All images, then all mirror images in the same order.
-    y : array or torch tensor of 2 n rows
-        All targets twice. Only if y is given.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from ntkit.features import with_flips
-    >>> X, y = with_flips(np.arange(4).reshape(2, 1, 2, 1), ["cat", "dog"])
-    >>> X[..., 0, :, 0].tolist(), y.tolist()
-    ([[0, 1], [2, 3], [1, 0], [3, 2]], ['cat', 'dog', 'cat', 'dog'])
-    """
-    X = check_data(X, "X", "with_flips", ndims=(4,))
-    xp: Any = _array.namespace(X)
-    both = xp.concat([X, xp.flip(X, axis=2)], axis=0)
-    if y is None:
-        return both
-    y = y if _array.is_torch(y) else np.asarray(y)
-    if y.ndim == 0 or y.shape[0] != X.shape[0]:
-        raise ValueError(message("with_flips", "y", f"None or an array of {X.shape[0]} rows, as X has", y))
-    return both, _array.namespace(y).concat([y, y], axis=0)

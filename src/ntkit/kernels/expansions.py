@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, root
 from ntkit._validation import check_bool, check_int, check_real, message, real_array
 from ntkit.kernels.arccos import arc_cosine
 from ntkit.kernels.fit import LARGEST_DEGREE, fit, nodes
@@ -178,7 +178,7 @@ def truncated_coefficients(
     _check_activation(activation, owner)
     check_bool(derivative, "derivative", owner)
     kept = _check_degrees(activation, degrees, owner, derivative)
-    a, dtype = _variances(variance, owner)
+    a, dtype = _variances(variance, owner, graph=True)  # features are differentiated through it
     return _stack(_truncate(activation, a, kept, derivative), dtype)
 
 
@@ -331,12 +331,12 @@ def _truncate(activation: Activation, a: Array, kept: tuple[int, ...], derivativ
         top, _ = groups.popitem()
         for j, group in groups.items():
             weight = reduce(add, [exact[i] * exact[i] for i in group])
-            coefficients[j] = xp.abs(exact[j]) if group == [j] else xp.sqrt(weight)
+            coefficients[j] = xp.abs(exact[j]) if group == [j] else root(weight)
             rest = rest - weight
         # A rest that is small has lost its digits, and may be below zero.
-        coefficients[top] = xp.sqrt(xp.maximum(rest, exact[top] * exact[top]))
+        coefficients[top] = root(xp.maximum(rest, exact[top] * exact[top]))
     if orphan is not None:
-        coefficients[kept[-1]] = xp.sqrt(coefficients[kept[-1]] ** 2 + xp.clip(orphan, 0, None))
+        coefficients[kept[-1]] = root(coefficients[kept[-1]] ** 2 + xp.clip(orphan, 0, None))
     return [coefficients[j] for j in kept]
 
 
@@ -386,12 +386,12 @@ def _check_degrees(activation: Activation, degrees: Any, owner: str, derivative:
     return kept
 
 
-def _variances(variance: Any, owner: str) -> tuple[Array, Any]:
-    """Variances in wide precision, and the dtype of the result."""
+def _variances(variance: Any, owner: str, *, graph: bool = False) -> tuple[Array, Any]:
+    """Variances in wide precision, with torch's graph if asked for, and the dtype of the result."""
     a = real_array(variance, "variance", owner)
     dtype = _array.result_dtype(a)
-    a = _array.widen(a)
-    xp = _array.namespace(a)
+    xp: Any = _array.namespace(a)
+    a = xp.astype(a, _array.wide_dtype(a), copy=False) if graph else _array.widen(a)
     if not bool(xp.all((a >= 0) & (a < math.inf))):
         raise ValueError(message(owner, "variance", "finite and ≥ 0", variance, "Clip what rounding left below zero."))
     return a, dtype

@@ -626,18 +626,25 @@ def _log_dimension(degree: int, n_features: int) -> float:
 @lru_cache(maxsize=16)
 def _angles(degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
     """Cosines of Gauss–Legendre nodes θ in [0, π] and weights ∝ sin^{d−2} θ, which add up to 1."""
-    from scipy.special import roots_legendre
-
     if n_features == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
     size = 128 + 4 * degree + int(16 * n_features**0.5)
-    nodes, _ = roots_legendre(size)
-    before, last = np.ones(size), nodes
-    for k in range(2, size + 1):
-        a, b = recursion(k, 3)
-        before, last = last, a * nodes * last - b * before
+    nodes = np.cos(np.pi * (4 * np.arange(size, 0, -1) - 1) / (4 * size + 2)) * (1 - (1 - 1 / size) / (8 * size**2))
+    for _ in range(2):  # Newton's method from Tricomi's approximation; SciPy's roots take four times as long
+        before, last = _last_two(nodes, size)
+        nodes = nodes - last * (1 - nodes**2) / (size * (before - nodes * last))
+    before, last = _last_two(nodes, size)
     weights = (1 - nodes**2) / (last * nodes - before) ** 2  # up to a factor; SciPy's are off by 1e-13
     t = -np.sin(0.5 * np.pi * nodes)  # θ = π/2 + π/2·node
     logs = np.log(weights) + (n_features - 2) * np.log(np.cos(0.5 * np.pi * nodes))
     weights = np.exp(logs - logs.max())
     return t, weights / weights.sum()
+
+
+def _last_two(t: np.ndarray, degree: int) -> tuple[np.ndarray, np.ndarray]:
+    """Legendre polynomials of degrees q − 1 and q."""
+    before, last = np.ones_like(t), t
+    for k in range(2, degree + 1):
+        a, b = recursion(k, 3)
+        before, last = last, a * t * last - b * before
+    return before, last

@@ -14,7 +14,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, to_numpy
 from ntkit._batching import progress_bar
 from ntkit._estimator import AllOrNothing
 from ntkit._files import FileError
@@ -22,7 +22,7 @@ from ntkit._random import RandomState, keyed, row_uniforms, seed_sequence
 from ntkit._validation import check_bool, check_choice, check_int, message
 from ntkit.models._blocks import Block, Source, as_rows, as_source, block_rows, n_features_of, n_rows_of, take_rows
 from ntkit.models._checkpoint import Checkpoint
-from ntkit.models._checks import check_alphas, check_weight, result_dtype, to_library, to_numpy
+from ntkit.models._checks import check_alphas, check_weight, result_dtype, to_library
 from ntkit.models._features import check_features, default_features, fit_features
 from ntkit.models._solve import solve
 from ntkit.models._statistics import Statistics

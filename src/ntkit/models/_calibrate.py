@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ntkit.models._checks import to_numpy
+from ntkit._array import to_numpy
 
 
 def log_probabilities(scores: np.ndarray, temperature: float) -> np.ndarray:

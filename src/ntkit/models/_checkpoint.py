@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ntkit import _files
+from ntkit._array import to_numpy
 from ntkit._validation import check_real, message
 from ntkit.models._blocks import Source, take_rows
-from ntkit.models._checks import to_numpy
 from ntkit.models._statistics import Statistics
 
 if TYPE_CHECKING:

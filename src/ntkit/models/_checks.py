@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_array
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, to_numpy
 from ntkit._validation import message
 
 
@@ -86,11 +86,6 @@ def result_dtype(X: Any) -> Any:
     """NumPy dtype of results for rows of an array or a data frame: float32 if all of it is, else float64."""
     dtypes = [X.dtype] if hasattr(X, "dtype") else list(getattr(X, "dtypes", [None]))
     return np.float32 if all(dtype == np.float32 for dtype in dtypes) else np.float64
-
-
-def to_numpy(x: Any) -> Any:
-    """Tensors as NumPy arrays; all else as it is."""
-    return x.detach().cpu().numpy() if _array.is_torch(x) else x
 
 
 def to_library(x: Array, like: Array) -> Array:

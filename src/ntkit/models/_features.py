@@ -14,7 +14,7 @@ from sklearn.utils import get_tags
 
 from ntkit import _array
 from ntkit._validation import message
-from ntkit.features._base import FeatureMap
+from ntkit.features.base import FeatureMap
 from ntkit.features.flips import FlipAveraged
 from ntkit.models._blocks import ArraySource, Source, take_rows
 
@@ -23,7 +23,8 @@ _ROWS = 16384  # per block
 
 def default_features(random_state: Any, X: Any, owner: str) -> Any:
     """Columns with their tails drawn in, then features of the NTK of depth 1 with a bias; an error if X has images."""
-    from ntkit.features import ArcsinhScaler, NTKFeatures
+    from ntkit.features import NTKFeatures
+    from ntkit.preprocessing import ArcsinhScaler
 
     if len(getattr(X, "shape", ())) == 4:
         raise ValueError(message(owner, "features", "a map of images, such as CNTKSketch(), if X has images", None))

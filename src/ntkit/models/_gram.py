@@ -26,6 +26,7 @@ _EPS = float(np.finfo(np.float64).eps)
 _PANEL_BYTES = 2**30
 _TERMS = 2048  # that tensor cores add up, in float32 and rounding down; a matrix of more had errors of 1e-5
 _FEW = 256  # rows below which smaller products are not worth it
+_ALIGNED = 64  # numbers of rows that products on tensor cores are fast for
 
 
 class Weights(NamedTuple):
@@ -249,8 +250,9 @@ def zeros(shape: tuple[int, ...], dtype: str, like: Array) -> Array:
 
 
 def panels(n: int, width: int | None = None) -> list[slice]:
-    """Slices of n rows: an eighth, so that half of a symmetric product is left out, or less than 1 GiB as float64."""
+    """Slices of n rows: an eighth, so that half of a symmetric product is left out, or about 1 GiB as float64."""
     step = min(max(-(-n // 8), _FEW), max(_PANEL_BYTES // (8 * (width or n)), _FEW))
+    step += -step % _ALIGNED
     return [slice(start, min(start + step, n)) for start in range(0, n, step)]
 
 

@@ -12,13 +12,13 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, to_numpy
 from ntkit._batching import with_progress
 from ntkit._estimator import AllOrNothing
 from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
 from ntkit.models._blocks import as_arrays, as_rows, n_rows_of
-from ntkit.models._checks import check_alphas, to_library, to_numpy
+from ntkit.models._checks import check_alphas, to_library
 from ntkit.models._draws import Draw, Draws, check_draws
 from ntkit.models._features import check_features, default_features
 from ntkit.models._gram import Dual, Primal, Weights, add_product, least_alpha, panels, with_relu_layers, zeros

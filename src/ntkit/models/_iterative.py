@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from ntkit import _array
-from ntkit._array import Array
-from ntkit.models._checks import to_numpy
+from ntkit._array import Array, to_numpy
 
 Apply = Callable[[Array], Array]
 _POWER_STEPS = 20

@@ -15,8 +15,8 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import free_memory, row_batches, run_on_threads
 from ntkit._validation import check_real
-from ntkit.features import _landmarks
-from ntkit.features._landmarks import block_rows, check_finite, take, wide
+from ntkit.features.landmarks import choose as _landmarks
+from ntkit.features.landmarks.choose import block_rows, check_finite, take, wide
 from ntkit.kernels import KernelSpec
 
 _SHARE = 0.6  # of the free memory that kernel values may take

@@ -12,21 +12,20 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, to_numpy
 from ntkit._batching import row_batches
 from ntkit._estimator import AllOrNothing
 from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
-from ntkit.features._kernel import OfKernel
-from ntkit.features._landmarks import block_rows, take, wide
-from ntkit.features._lengthscale import check_lengthscale, default_lengthscale
+from ntkit.features.kernel import OfKernel
+from ntkit.features.landmarks.choose import block_rows, take, wide
+from ntkit.features.lengthscale import check_lengthscale, default_lengthscale
 from ntkit.kernels.spec import KernelLike
 from ntkit.models._checks import (
     check_alphas,
     check_weight,
     result_dtype,
     to_library,
-    to_numpy,
 )
 from ntkit.models._features import check_features
 from ntkit.models._iterative import Iterations, conjugate_gradients, gradient_descent
@@ -85,7 +84,7 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
         solver: str = "auto",
         kernel_params: dict[str, Any] | None = None,
         lengthscale: float | str = "scale",
-        depth: int = 1,
+        depth: int | None = None,
         fit_intercept: bool = True,
         features: Any = "nystroem",
         n_components: int | None = None,
@@ -355,8 +354,7 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
 
     def _sketching_map(self, size: int, seed: np.random.SeedSequence) -> Any:
         """A map of the kernel that does not look at the rows."""
-        from ntkit.features.polynomial import PolynomialSketch
-        from ntkit.features.taylor import DotProductSketch
+        from ntkit.features.series import DotProductSketch, PolynomialSketch
 
         if not self._has_name(*_SKETCHED):
             rule = f"'nystroem' or a transformer for a kernel other than {', '.join(map(repr, _SKETCHED))}"
@@ -365,7 +363,13 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
         if self._has_name("polynomial"):
             return PolynomialSketch(**(self.kernel_params or {}), n_components=size, random_state=state)
         lengthscale = getattr(self, "lengthscale_", "scale")
-        return DotProductSketch(str(self.kernel), size, lengthscale=lengthscale, depth=self.depth, random_state=state)
+        return DotProductSketch(
+            str(self.kernel),
+            n_components=size,
+            lengthscale=lengthscale,
+            depth=self.depth or 1,
+            random_state=state,
+        )
 
     def _sketch(self, matrix: KernelMatrix, X: Any, B: Array, seed: np.random.SeedSequence) -> Array:
         self.alpha_ = float(self.alphas_[0])
@@ -404,7 +408,7 @@ class KernelModel(OfKernel, AllOrNothing, BaseEstimator):
         check_choice(self.solver, "solver", name, _SOLVERS)
         check_bool(self.fit_intercept, "fit_intercept", name)
         check_bool(self.progress, "progress", name)
-        for parameter, least in (("depth", 1), ("n_neighbors", 0), ("max_iter", 1), ("n_selection", 2)):
+        for parameter, least in (("n_neighbors", 0), ("max_iter", 1), ("n_selection", 2)):
             check_int(getattr(self, parameter), parameter, name, minimum=least)
         for parameter in ("n_components", "sketch_size", "batch_size"):
             if getattr(self, parameter) is not None:

@@ -35,7 +35,7 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches, run_on_threads
 from ntkit._random import generator
-from ntkit.features._landmarks import take
+from ntkit.features.landmarks.choose import take
 from ntkit.models._checks import to_library
 from ntkit.models._kernel_matrix import KernelMatrix
 

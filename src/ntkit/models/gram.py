@@ -8,13 +8,13 @@ import numpy as np
 from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, to_numpy
 from ntkit._batching import with_progress
 from ntkit._random import RandomState, seed_sequence
 from ntkit._validation import check_bool, check_choice
 from ntkit.models._blocks import as_rows
 from ntkit.models._calibrate import left_out_log_loss, log_probabilities, temperature
-from ntkit.models._checks import check_labels, check_targets, like_rows, to_numpy, winners
+from ntkit.models._checks import check_labels, check_targets, like_rows, winners
 from ntkit.models._draws import Draws, check_draws
 from ntkit.models._features import check_features
 from ntkit.models._gram import Dual
@@ -64,7 +64,7 @@ def gram_matrix(
     >>> from ntkit.kernels import gaussian
     >>> from ntkit.models import gram_matrix
     >>> X = np.random.default_rng(0).standard_normal((50, 5))
-    >>> K = gram_matrix(RandomFourierFeatures(256, lengthscale=2.0), X, n_draws=16, random_state=0)
+    >>> K = gram_matrix(RandomFourierFeatures(n_components=256, lengthscale=2.0), X, n_draws=16, random_state=0)
     >>> bool(np.abs(K - gaussian(X, lengthscale=2.0)).max() < 0.1)
     True
     """
@@ -188,7 +188,7 @@ class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-2, 2, (700, 3))
     >>> y = np.sin(X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(700)
-    >>> model = GramRidge(RandomFourierFeatures(256), n_draws=8, random_state=0).fit(X[:500], y[:500])
+    >>> model = GramRidge(RandomFourierFeatures(n_components=256), n_draws=8, random_state=0).fit(X[:500], y[:500])
     >>> bool(model.score(X[500:], y[500:]) > 0.97)
     True
     >>> predictions = model.fit_predict(X[:500], y[:500], X[500:])  # one pass over the draws

@@ -40,8 +40,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
         ``{"kind": "nngp"}``.
     lengthscale : float > 0 or "scale"
         ℓ of "gaussian", "laplace", "matern" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
-    depth : int
-        Number of layers of "ntk", "nngp" and "cntk", which has two at least.
+    depth : int or None
+        Number of layers of "ntk", "nngp" and "cntk", which has two at least; None: 1, and 3 for "cntk".
     fit_intercept : bool
         Whether b is the (weighted) mean of y, or 0 as in scikit-learn's ``KernelRidge``.
     features : {"nystroem", "sketch"}, transformer or None

@@ -14,14 +14,15 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, to_numpy
 from ntkit._estimator import AllOrNothing
 from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._validation import check_int, check_real, message
-from ntkit.features._landmarks import take
+from ntkit.features.base import FeatureMap
+from ntkit.features.landmarks.choose import take
 from ntkit.models._base import FeatureModel
 from ntkit.models._blocks import ArraySource, as_rows, block_rows, n_features_of, n_rows_of, take_rows
-from ntkit.models._checks import check_weight, like_rows, to_library, to_numpy
+from ntkit.models._checks import check_weight, like_rows, to_library
 from ntkit.models._features import check_features, default_features, fit_features
 
 _TILE = 1024  # rows of a tile of the exact kernel
@@ -92,7 +93,8 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     >>> rng = np.random.default_rng(0)
     >>> angles, inner = rng.uniform(0, 2 * np.pi, 400), np.arange(400) < 100
     >>> X = np.where(inner, 0.3, 3.0)[:, None] * np.column_stack([np.cos(angles), np.sin(angles)])
-    >>> model = FeatureKMeans(RandomFourierFeatures(512, lengthscale=2.0, random_state=0), 2, random_state=0).fit(X)
+    >>> features = RandomFourierFeatures(n_components=512, lengthscale=2.0, random_state=0)
+    >>> model = FeatureKMeans(features, 2, random_state=0).fit(X)
     >>> model.predict([[0.0, 0.0]]).shape
     (1,)
     >>> bool(abs(model.kernel_objective(X) - model.inertia_ / 400) < 0.02)
@@ -173,7 +175,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             self.cluster_centers_ = means.cluster_centers_
             self.inertia_, self.n_iter_ = float(means.inertia_), int(means.n_iter_)
             return means.labels_.astype(np.int64)
-        from ntkit.features._lloyd import lloyd
+        from ntkit._lloyd import lloyd
 
         found = lloyd(
             Z, self.n_clusters, max_iter=self.max_iter, seed=seed, n_init=self.n_init, tol=self.tol,
@@ -306,7 +308,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             if n_samples is not None:
                 wanted = min(size, max(2, round(n_samples * size / n_rows_of(X))))
                 members = np.sort(generator(seed, "objective", number).choice(members, wanted, replace=False))
-            diagonal, others = _means(tile, self._rows_of_map(X, members))
+            diagonal, others = _means(tile, self._rows_of_map(X, members, checked=kernel is None))
             total += (size - 1) * (diagonal - others)
         return total / n_rows_of(X)
 
@@ -317,19 +319,23 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
 
             return lambda A, B: gram(kernel, A, B, **params)
         last = _steps(self.features_)[-1]
-        if not hasattr(last, "_kernel"):
+        if not hasattr(last, "exact_kernel"):
             rule = "given (a name such as 'ntk', a network or a function) for features that are no map of ntkit"
             raise TypeError(message(owner, "kernel", rule, kernel))
         if params:
             raise TypeError(f"{owner} got parameters {sorted(params)} of a kernel, but no kernel=….")
         # Maps know the kernel matrix of rows among themselves: that of both blocks together has the tile in it.
-        return lambda A, B: last._kernel(A) if B is None else last._kernel(_joined(A, B))[: A.shape[0], A.shape[0] :]
+        matrix = last._planned.matrix if isinstance(last, FeatureMap) else last.exact_kernel
+        return lambda A, B: matrix(A) if B is None else matrix(_joined(A, B))[: A.shape[0], A.shape[0] :]
 
-    def _rows_of_map(self, X: Any, members: np.ndarray) -> Any:
-        """Some rows as they come to the last step of the features."""
+    def _rows_of_map(self, X: Any, members: np.ndarray, *, checked: bool) -> Any:
+        """Some rows as they come to the last step of the features, or as a map of ntkit has them after its checks."""
         rows = X.iloc[members] if hasattr(X, "iloc") else take(X, members)
         for step in _steps(self.features_)[:-1]:
             rows = step.transform(rows)
+        last = _steps(self.features_)[-1]
+        if checked and isinstance(last, FeatureMap):
+            return last._check_rows(rows, reset=False)
         return rows.to_numpy() if hasattr(rows, "to_numpy") else rows
 
     def _squares(self, X: Any) -> Any:

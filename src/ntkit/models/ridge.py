@@ -10,13 +10,13 @@ from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, to_numpy
 from ntkit._random import RandomState
 from ntkit._validation import message
 from ntkit.models._base import FeatureModel
 from ntkit.models._blocks import as_rows, block_rows, n_rows_of, take_rows
 from ntkit.models._calibrate import left_out_log_loss, log_probabilities, temperature
-from ntkit.models._checks import check_labels, check_targets, like_rows, to_library, to_numpy, winners
+from ntkit.models._checks import check_labels, check_targets, like_rows, to_library, winners
 from ntkit.models._solve import Covariance
 
 

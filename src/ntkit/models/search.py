@@ -20,15 +20,16 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
-from ntkit._array import Array
+from ntkit._array import Array, to_numpy
 from ntkit._batching import with_progress
 from ntkit._estimator import AllOrNothing
 from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._validation import check_bool, check_int, check_real, message
-from ntkit.features import ArcsinhScaler, ImageStandardizer, NTKFeatures, RandomFourierFeatures
+from ntkit.features import NTKFeatures, RandomFourierFeatures
 from ntkit.models._blocks import as_rows, n_rows_of
-from ntkit.models._checks import check_alphas, check_labels, check_targets, to_numpy
+from ntkit.models._checks import check_alphas, check_labels, check_targets
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
+from ntkit.preprocessing import ArcsinhScaler, ImageStandardizer
 
 _FINALISTS = 6  # candidates that are compared on all rows, with all features, if there is time
 _FIRST_ROWS, _FIRST_COMPONENTS = 2000, 512

@@ -1,0 +1,73 @@
+"""Old spellings of parameters: they work for one release, and warn with the new one."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ClassVar, Self
+
+_UNTIL = "0.3"
+
+
+class OldSpellings:
+    """Estimators that still take parameters by position, or by names that they had before."""
+
+    _old_names: ClassVar[dict[str, str | tuple[str, Callable[[Any], Any]]]] = {}
+    """From an old name to the new one, or to the new one and the function that makes its value of the old one."""
+    _old_positions: ClassVar[int] = 0
+    """How many of the parameters, in the order of the signature, could be given by position."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__init__" in vars(cls) and (cls._old_positions or cls._old_names):
+            cls.__init__ = _tolerant(cls.__init__)  # type: ignore[method-assign]
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; see scikit-learn's ``BaseEstimator``."""
+        return super().set_params(**self._new_spelling(params))  # type: ignore[misc]
+
+    @classmethod
+    def _new_spelling(cls, params: dict[str, Any], *, warn: bool = True) -> dict[str, Any]:
+        """Parameters by their new names."""
+        out = {}
+        for name, value in params.items():
+            if name not in cls._old_names:
+                out[name] = value
+                continue
+            new = cls._old_names[name]
+            new_name, convert = (new, None) if isinstance(new, str) else new
+            if new_name in params:
+                raise TypeError(f"{cls.__name__} got both {new_name!r} and {name!r}, its old name. Give {new_name!r}.")
+            out[new_name] = value if convert is None else convert(value)
+            if warn:
+                given = f"{name}={value!r}" if isinstance(value, str | int | float | bool) else name
+                text = f"{given} of {cls.__name__} is now {new_name}={out[new_name]!r}"
+                warnings.warn(f"{text}; the old name will go in version {_UNTIL}.", FutureWarning, stacklevel=3)
+        return out
+
+
+def _tolerant(init: Callable[..., None]) -> Callable[..., None]:
+    names = [name for name in inspect.signature(init).parameters if name != "self"]
+    by_position = [
+        name
+        for name, parameter in inspect.signature(init).parameters.items()
+        if name != "self" and parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
+
+    @wraps(init)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> None:
+        right = len(by_position)
+        if right < len(args) <= self._old_positions:
+            extra = dict(zip(names[right:], args[right:], strict=False))
+            given = ", ".join(f"{name}={value!r}" for name, value in extra.items())
+            text = f"Give {type(self).__name__} its parameters by name: {given}. Positions will go in version {_UNTIL}."
+            warnings.warn(text, FutureWarning, stacklevel=2)
+            twice = set(extra) & set(kwargs)
+            if twice:
+                raise TypeError(f"{type(self).__name__} got several values for {', '.join(sorted(twice))}.")
+            args, kwargs = args[:right], extra | kwargs
+        init(self, *args, **self._new_spelling(kwargs))
+
+    return wrapper

@@ -1,0 +1,116 @@
+"""Images as input: (n, height, width, channels), or flat rows with a known shape."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._estimator import OfRows
+from ntkit._validation import check_data, check_int, message
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+class OfRowsOrImages(OfRows):
+    """Estimators of rows or of images; those with a parameter `image_shape` also take images laid flat."""
+
+    image_shape: Shape | None = None
+
+    def _check_rows(self, X: Any, *, reset: bool) -> Array:
+        """Validate rows, or images if `fit` sees these or knows their shape."""
+        if reset and _array.is_dask(X):
+            from ntkit.distributed import first_rows
+
+            X = first_rows(X)
+        if not reset:
+            check_is_fitted(self)
+        images = hasattr(self, "image_shape_")
+        if reset:
+            self.__dict__.pop("image_shape_", None)
+            shape = check_image_shape(self.image_shape, type(self).__name__)
+            images = shape is not None or getattr(X, "ndim", 2) in (3, 4)
+        if not images:
+            return super()._check_rows(X, reset=reset)
+        if _array.is_sparse(X):
+            name = type(self).__name__
+            raise TypeError(message(name, "X", "dense, as images are, not sparse", X, "Call .toarray() on it."))
+        return check_images(self, X, self.image_shape, reset=reset)
+
+
+def check_images(estimator: Any, X: Any, image_shape: Any, *, reset: bool, flat: Shape | None = None) -> Array:
+    """Validate images for `fit` (`reset`) or `transform`, and return them as (n, height, width, channels).
+
+    X has that shape, or rows that are images of `image_shape` laid flat in that order. Where `image_shape` is None,
+    flat rows are images of the shape `flat`, by default of one pixel with a channel for each feature. Arrays keep their
+    dtype, whole numbers too: see :func:`as_floats`. A fit sets ``image_shape_`` and ``n_features_in_``.
+    """
+    name = type(estimator).__name__
+    if not reset:
+        check_is_fitted(estimator)
+    given = check_image_shape(image_shape, name)
+    if not _array.is_torch(X) and getattr(X, "ndim", 2) <= 2:
+        X = validate_data(estimator, X, reset=reset, dtype="numeric")
+    X = check_data(X, "X", name, ndims=(2, 4))
+    n_features = int(np.prod(X.shape[1:]))
+    if X.ndim == 4:
+        shape = tuple(int(s) for s in X.shape[1:])
+        if reset and given is not None and shape != given:
+            raise ValueError(message(name, "image_shape", f"{shape}, the shape of the images, or None", given))
+        if reset and given is None:
+            _check_channels_last(shape, hasattr(estimator, "image_shape"), name)
+    else:
+        shape = given or flat or (1, 1, n_features)
+        if reset and int(np.prod(shape)) != n_features:
+            rule = f"rows of {int(np.prod(shape))} features, images of {shape} laid flat"
+            raise ValueError(message(name, "X", rule, X, "Give image_shape=(height, width, channels)."))
+    if reset:
+        estimator.image_shape_, estimator.n_features_in_ = shape, n_features
+        if X.ndim == 4 or _array.is_torch(X):
+            estimator.__dict__.pop("feature_names_in_", None)
+        return _array.namespace(X).reshape(X, (-1, *shape))
+    fitted = estimator.image_shape_
+    if X.ndim == 2 and n_features != estimator.n_features_in_:
+        raise ValueError(
+            f"X has {n_features} features, but {name} is expecting {estimator.n_features_in_} features as input."
+        )
+    if X.ndim == 4 and shape != fitted:
+        raise ValueError(f"X has images of shape {shape}, but {name} is expecting images of shape {fitted} as input.")
+    return _array.namespace(X).reshape(X, (-1, *fitted))
+
+
+def _check_channels_last(shape: Shape, confirmable: bool, owner: str) -> None:
+    """Raise for images that look like (channels, height, width): few rows of as many pixels as channels."""
+    channels, width, last = shape
+    if channels > 4 or width != last or width <= 4:
+        return
+    remedy = "X.permute(0, 2, 3, 1) of a tensor or X.transpose(0, 2, 3, 1) of an array puts the channels last"
+    remedy += f"; image_shape={shape} says that they are last already." if confirmable else "."
+    raise ValueError(
+        f"The 'X' parameter of {owner} must be images of shape (n, height, width, channels). Got images of shape "
+        f"{shape}, which look like (channels, height, width). {remedy}"
+    )
+
+
+def check_image_shape(image_shape: Any, owner: str) -> Shape | None:
+    """Return (height, width, channels) as a tuple of ints ≥ 1, or None."""
+    if image_shape is None:
+        return None
+    rule = "None or a tuple (height, width, channels)"
+    if not isinstance(image_shape, tuple | list) or len(image_shape) != 3:
+        raise (ValueError if isinstance(image_shape, tuple | list) else TypeError)(
+            message(owner, "image_shape", rule, image_shape)
+        )
+    return tuple(check_int(size, "image_shape", owner, minimum=1) for size in image_shape)
+
+
+def as_floats(X: Array) -> Array:
+    """Images as floating-point numbers: whole numbers of 8 or 16 bits become float32, longer ones float64."""
+    xp: Any = _array.namespace(X)
+    if xp.isdtype(X.dtype, "real floating"):
+        return X
+    short = xp.isdtype(X.dtype, "bool") or xp.iinfo(X.dtype).bits <= 16
+    return xp.astype(X, xp.float32 if short else _array.wide_dtype(X))

@@ -1,0 +1,325 @@
+"""What all feature maps share: plan → draws → run.
+
+`fit` checks the parameters, learns what the map has to know of the rows and settles it in a *plan* (sizes, the kernel;
+small and frozen). The plan and a seed give the *draws*, which `transform` runs on rows. All that is not the plan or the
+draws of one map is written here, once: fit that works or changes nothing, transform for all kinds of rows, pickles
+without draws, error estimates.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from abc import abstractmethod
+from collections import OrderedDict
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, ClassVar, Self, final
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
+from sklearn.utils.validation import check_is_fitted
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._deprecated import OldSpellings
+from ntkit._estimator import AllOrNothing, OfRows
+from ntkit._random import RandomState, seed_sequence
+from ntkit._validation import check_int
+from ntkit.features.draws import Draws
+from ntkit.kernels import KernelSpec
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """All that a map is made of but its seed: the shape of a row, (features,) or (height, width, channels), and sizes.
+
+    It holds copies of parameters, so that changing these after `fit` changes nothing.
+    """
+
+    shape: tuple[int, ...]
+    kernel: KernelSpec | None
+    """The kernel that the features approximate; None if only the user knows it."""
+
+    @property
+    def n_features(self) -> int:
+        """Numbers in a row."""
+        return int(np.prod(self.shape))
+
+    def matrix(self, X: Array) -> Array:
+        """Exact kernel matrix of some rows."""
+        assert self.kernel is not None
+        return self.kernel.matrix(X)
+
+
+class FeatureMap(OldSpellings, AllOrNothing, OfRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """Base class: rows in (NumPy, pandas, SciPy sparse, torch, Dask), features of the same library out.
+
+    A map has `_plan`, `_draw` and, if it looks at rows, `_learn`.
+    """
+
+    n_components: int | None
+    random_state: RandomState
+    batch_size: int | None
+    _on_resizing: ClassVar[dict[str, Any]] = {}
+    """Parameters to set where another `n_components` is tried."""
+    learns_from_rows: ClassVar[bool] = False
+    """Whether features are better on the rows of `fit` than on others."""
+    _learned: ClassVar[tuple[str, ...]] = ()
+    """Names of what `_learn` returns; with the parameters and the seed they make the map again."""
+    _planned: Plan
+    _seed: np.random.SeedSequence
+
+    def _learn(self, X: Array, seed: np.random.SeedSequence) -> dict[str, Any]:  # noqa: ARG002
+        """What the map has to know of the rows of `fit`; these become fitted attributes."""
+        return {}
+
+    @abstractmethod
+    def _plan(self, shape: tuple[int, ...], learned: dict[str, Any]) -> Any:
+        """Check the parameters; return the plan for rows of a shape."""
+
+    @abstractmethod
+    def _draw(self, plan: Any, seed: np.random.SeedSequence) -> Draws:
+        """Make the draws of a plan; no parameter may be read here."""
+
+    def _describe(self, plan: Any, draws: Any) -> dict[str, Any]:  # noqa: ARG002
+        """Fitted attributes that tell users what was planned."""
+        return {}
+
+    @final
+    def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
+        """Draw the map for rows like those of X.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features), or \
+                images of shape (n_samples, height, width, channels) for maps that take them
+            Maps that learn from the rows (see the fitted attributes) see the first block of a Dask collection. To all
+            others only the shape of a row matters.
+        y : ignored
+
+        Returns
+        -------
+        self
+        """
+        with self._all_or_nothing():
+            self._check_batch_size()
+            seed = seed_sequence(self.random_state, owner=type(self).__name__)
+            X = self._check_rows(X, reset=True)
+            self._sparse = _array.is_sparse(X)
+            self._settle(tuple(int(size) for size in X.shape[1:]), self._learn(X, seed), seed)
+        return self
+
+    def _settle(self, shape: tuple[int, ...], learned: dict[str, Any], seed: np.random.SeedSequence) -> None:
+        """Plan and draw, from what `fit` or a file knows."""
+        plan = self._plan(shape, learned)
+        for name in self._learned:  # some are learned of some kernels only
+            self.__dict__.pop(name, None)
+        self.__dict__.update({name: learned[name] for name in self._learned if name in learned})
+        self._use(plan, seed, self._draw(plan, seed))
+
+    def _use(self, plan: Plan, seed: np.random.SeedSequence, draws: Draws) -> None:
+        """Become the fitted map of a plan, a seed and the draws that they give."""
+        self._planned, self._seed, self._drawn = plan, seed, draws
+        self._n_features_out = draws.n_components
+        self.__dict__.update(self._describe(plan, draws))
+
+    @final
+    def transform(self, X: Any) -> Array:
+        """Return the features of the rows of X.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features), or \
+                images of shape (n_samples, height, width, channels) for maps that take them
+
+        Returns
+        -------
+        array of shape (n_samples, n_components)
+            A torch tensor on the device of X if X is one, a Dask array with the row chunks of X if X is a Dask array
+            or data frame, else a NumPy array; float32 for float32. Tensors that require gradients keep them.
+        """
+        if _array.is_dask(X):
+            from ntkit.distributed import map_rows
+
+            check_is_fitted(self)
+            return map_rows(self.transform, X, n_columns=self._n_features_out)
+        return self._run(self._check_rows(X, reset=False))
+
+    def _check_batch_size(self) -> int | None:
+        """Raise unless it is one; it can be set between fit and transform."""
+        if self.batch_size is None:
+            return None
+        return check_int(self.batch_size, "batch_size", type(self).__name__, minimum=1)
+
+    def _run(self, X: Array) -> Array:
+        """The features of rows that have been checked."""
+        batch_size = self._check_batch_size()
+        progress = type(self).__name__ if getattr(self, "progress", False) else None
+        return self._draws.run(X, batch_size=batch_size, progress=progress)
+
+    @property
+    def _draws(self) -> Any:
+        """The draws, made again after a pickle; processes that unpickle a map many times draw once."""
+        if "_drawn" not in self.__dict__:
+            if "_planned" not in self.__dict__:
+                raise AttributeError(f"{type(self).__name__} is not fitted yet.")
+            self._drawn = _again(self)
+        return self._drawn
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {name: value for name, value in super().__getstate__().items() if name != "_drawn"}
+        if "_seed" in state:  # as numbers: skops leaves the state of a SeedSequence out
+            seed = state["_seed"]
+            state["_seed"] = seed.entropy, tuple(seed.spawn_key), seed.pool_size
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_seed" in state:
+            entropy, spawn_key, pool_size = state["_seed"]
+            seed = np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size)
+            state = {**state, "_seed": seed}
+        super().__setstate__(state)
+
+    def estimate_error(self, X: Any, *, n_samples: int = 1000, random_state: RandomState = None) -> float:
+        """Estimate the relative error of this fitted map on your own rows: ‖Z Zᵀ − K‖_F / ‖K‖_F on a sample of them.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features)
+        n_samples : int, default=1000
+            Rows drawn from X, without replacement; all if X has no more. The exact kernel of these is computed.
+        random_state : None, int, RandomState or Generator
+            Draws the sample.
+
+        Returns
+        -------
+        float
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ntkit import NTKFeatures
+        >>> X = np.random.default_rng(0).standard_normal((200, 10))
+        >>> features = NTKFeatures(n_components=1024, random_state=0).fit(X)
+        >>> bool(features.estimate_error(X) < 0.05)
+        True
+        """
+        from ntkit.diagnostics import kernel_error
+
+        return kernel_error(self, X, n_samples=n_samples, random_state=random_state)
+
+    def suggest_n_components(
+        self,
+        X: Any,
+        target_error: float,
+        *,
+        n_samples: int = 500,
+        maximum: int = 65536,
+        random_state: RandomState = 0,
+    ) -> int:
+        """Find how many components bring the relative error on your own rows below a target.
+
+        Copies of this map with 32, 64, 128, … components, five each, are tried on a sample of X until the error (see
+        :meth:`estimate_error`) is below the target. The result is interpolated between the last two sizes, as if the
+        error fell as a power of n_components. Maps that choose landmarks among rows are fitted on other rows than
+        those that the error is measured on. This map is left as it is, and need not be fitted.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features)
+        target_error : float > 0
+        n_samples : int, default=500
+            Rows drawn from X to measure the error on.
+        maximum : int, default=65536
+            Most components to try.
+        random_state : None, int, RandomState or Generator, default=0
+            Draws the sample and the maps tried.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        ValueError
+            If `maximum` components are too few; the message says which error they reach.
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ntkit import NTKFeatures
+        >>> X = np.random.default_rng(0).standard_normal((200, 10))
+        >>> bool(100 < NTKFeatures(depth=1).suggest_n_components(X, 0.02) < 4096)
+        True
+        """
+        from ntkit.diagnostics import suggest_n_components
+
+        return suggest_n_components(
+            self, X, target_error, n_samples=n_samples, maximum=maximum, random_state=random_state
+        )
+
+    def resized(self, n_components: int, *, random_state: RandomState = None) -> Self:
+        """Return an unfitted copy of this map with another number of components.
+
+        Parameters
+        ----------
+        n_components : int
+        random_state : None, int, RandomState or Generator
+            Seed of the copy.
+
+        Examples
+        --------
+        >>> from ntkit import NTKFeatures
+        >>> NTKFeatures(depth=2).resized(64, random_state=1)
+        NTKFeatures(depth=2, n_components=64, random_state=1)
+        """
+        return clone(self).set_params(n_components=n_components, random_state=random_state, **self._on_resizing)
+
+    def exact_kernel(self, X: Any) -> Array:
+        """Exact kernel matrix of some rows, which the features of this fitted map approximate.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features)
+
+        Returns
+        -------
+        array of shape (n_rows, n_rows)
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ntkit import NTKFeatures
+        >>> X = np.random.default_rng(0).standard_normal((3, 10))
+        >>> NTKFeatures(random_state=0).fit(X).exact_kernel(X).shape
+        (3, 3)
+        """
+        X = self._check_rows(X, reset=False)
+        return self._planned.matrix(X)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.transformer_tags.preserves_dtype = ["float64", "float32"]
+        return tags
+
+
+_KEPT = 4  # maps whose draws a process keeps after unpickling
+_kept: OrderedDict[bytes, Draws] = OrderedDict()
+_lock = Lock()
+
+
+def _again(feature_map: FeatureMap) -> Draws:
+    """Draws of a map from a pickle; those of the last few maps are kept, as Dask unpickles maps for every task."""
+    plan, seed = feature_map._planned, feature_map._seed
+    try:
+        key = hashlib.sha256(pickle.dumps((type(feature_map), plan, seed))).digest()
+    except Exception:  # a kernel that no pickle takes: then it was copied, and is drawn for this copy
+        return feature_map._draw(plan, seed)
+    with _lock:
+        draws = _kept.pop(key, None)
+        _kept[key] = feature_map._draw(plan, seed) if draws is None else draws
+        while len(_kept) > _KEPT:
+            _kept.popitem(last=False)
+        return _kept[key]

@@ -1,0 +1,334 @@
+"""Random Fourier features of kernels of the distance: Gaussian, Laplace and Matérn."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._random import RandomState, generator, keyed
+from ntkit._validation import check_int
+from ntkit.features.base import FeatureMap, Plan
+from ntkit.features.directions import orthonormal_rows
+from ntkit.features.draws import RowDraws
+from ntkit.features.fourier.spectral import check_rotations, distance_kernel, tails
+from ntkit.features.lengthscale import check_lengthscale, default_lengthscale
+from ntkit.kernels.distances import DistanceKernel
+
+_TILE_BYTES = 2**21  # of the result that a thread writes at a time: the passes over it then stay in its cache
+_TILE_ROWS = 128  # at least: BLAS packs the frequencies again for every tile
+_MANY = 2**22  # bytes of frequencies from which on four times as many rows are worth it
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FourierPlan(Plan):
+    """Number of features, and the kernel, whose spectral law the frequencies have."""
+
+    kernel: DistanceKernel
+    n_components: int
+
+    @property
+    def n_frequencies(self) -> int:
+        """Frequencies: one for a cosine and a sine, or for the cosine left alone."""
+        return -(-self.n_components // 2)
+
+
+class WaveDraws(RowDraws):
+    """Cosines and sines of phases, which the subclasses compute."""
+
+    def __init__(self, plan: FourierPlan, seed: np.random.SeedSequence):
+        super().__init__()
+        self.n_components, self.half = plan.n_components, plan.n_frequencies
+        odd = self.n_components % 2
+        self.phase = float(generator(seed, "fourier", "phase").uniform(0, 2 * np.pi)) if odd else None
+
+    @abstractmethod
+    def phases(self, X: Any, tables: Any) -> Any:
+        """w_i·x of the rows of a torch tensor, by operations of torch."""
+
+    @abstractmethod
+    def write_phases(self, X: Any, tables: Any, out: np.ndarray) -> None:
+        """Write w_i·x of rows in host memory to the first columns of `out`."""
+
+    def least_rows(self, dtype: np.dtype) -> int:
+        """The fewest rows that a tile should have."""
+        raise NotImplementedError
+
+    def numbers_per_row(self, X: Array) -> int:
+        """See :meth:`RowDraws.numbers_per_row`: rows in another dtype are copied, and products may be."""
+        return 2 * (2 * self.n_components + X.shape[1])
+
+    def tile_rows(self, X: Array, dtype: np.dtype) -> int:  # noqa: ARG002
+        """See :meth:`RowDraws.tile_rows`."""
+        return max(self.least_rows(dtype), _TILE_BYTES // (self.n_components * dtype.itemsize) // 16 * 16)
+
+    def fill(self, X: Any, tables: Any, out: Any) -> None:
+        """See :meth:`RowDraws.fill`: phases where the cosines will stand, then cosines, and sines beside them."""
+        if not _array.is_torch(X):
+            from ntkit.features.fourier._numba import waves
+
+            self.write_phases(X, tables, out)
+            waves(out, self.half, self.phase)
+            return
+        import torch
+
+        phases = self.phases(X, tables)
+        half, pairs = self.half, self.n_components // 2
+        if self.phase is not None:
+            phases[:, -1] += self.phase
+        torch.mul(torch.sin(phases[:, :pairs]), half**-0.5, out=out[:, half:])
+        torch.mul(phases.cos_(), half**-0.5, out=out[:, :half])
+        if self.phase is not None:
+            out[:, half - 1] *= 2**0.5
+
+    def features(self, X: Any, tables: Any) -> Any:
+        """See :meth:`RowDraws.features`."""
+        import torch
+
+        phases = self.phases(X, tables)
+        pairs = self.n_components // 2
+        parts = [torch.cos(phases[:, :pairs]), torch.sin(phases[:, :pairs])]
+        if self.phase is not None:
+            parts.insert(1, 2**0.5 * torch.cos(phases[:, pairs:] + self.phase))
+        return torch.cat(parts, dim=1) * self.half**-0.5
+
+
+class DenseWaves(WaveDraws):
+    """Phases by a matrix product with all frequencies, (d, h)."""
+
+    def __init__(self, plan: FourierPlan, seed: np.random.SeedSequence, frequencies: np.ndarray):
+        super().__init__(plan, seed)
+        self.tables = frequencies
+
+    def phases(self, X: Any, tables: Any) -> Any:
+        """See :meth:`WaveDraws.phases`."""
+        return X @ tables
+
+    def write_phases(self, X: Any, tables: np.ndarray, out: np.ndarray) -> None:
+        """See :meth:`WaveDraws.write_phases`."""
+        if _array.is_sparse(X):
+            out[:, : self.half] = X @ tables
+        else:
+            np.matmul(np.ascontiguousarray(X, out.dtype), tables, out=out[:, : self.half])
+
+    def least_rows(self, dtype: np.dtype) -> int:
+        """See :meth:`WaveDraws.least_rows`."""
+        return _TILE_ROWS * (4 if self.tables.size * dtype.itemsize > _MANY else 1)
+
+
+class FourierMap(FeatureMap):
+    """Cosines and sines of frequencies, which the subclasses draw."""
+
+    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_",)
+    _old_positions: ClassVar[int] = 1
+    _rotated: ClassVar[bool] = False
+    """Whether directions of frequencies are orthogonal, which takes a law that does not change under rotations."""
+
+    def __init__(
+        self,
+        *,
+        n_components: int = 1024,
+        kernel: str = "gaussian",
+        kernel_params: dict[str, Any] | None = None,
+        lengthscale: float | str = "scale",
+        batch_size: int | None = None,
+        random_state: RandomState = None,
+    ):
+        self.n_components = n_components
+        self.kernel = kernel
+        self.kernel_params = kernel_params
+        self.lengthscale = lengthscale
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def _learn(self, X: Array, seed: np.random.SeedSequence) -> dict[str, Any]:  # noqa: ARG002
+        lengthscale = check_lengthscale(self.lengthscale, type(self).__name__)
+        return {"lengthscale_": default_lengthscale(X) if lengthscale is None else lengthscale}
+
+    def _plan(self, shape: tuple[int, ...], learned: dict[str, Any]) -> FourierPlan:
+        name = type(self).__name__
+        m = check_int(self.n_components, "n_components", name, minimum=1)
+        kernel = distance_kernel(self.kernel, self.kernel_params, learned["lengthscale_"], name)
+        if self._rotated:
+            check_rotations(kernel, name)
+        return FourierPlan(shape=shape, kernel=kernel, n_components=m)
+
+
+class DenseFourierMap(FourierMap):
+    """Frequencies that are held one by one."""
+
+    @staticmethod
+    @abstractmethod
+    def _normals(seed: np.random.SeedSequence, size: int, n_features: int) -> np.ndarray:
+        """Rows of the law N(0, I) each; more keep the first."""
+
+    def _draw(self, plan: FourierPlan, seed: np.random.SeedSequence) -> DenseWaves:
+        draws = self._normals(seed, plan.n_frequencies, plan.n_features)
+        draws /= plan.kernel.lengthscale
+        draws *= tails(plan.kernel, seed, draws.shape)
+        return DenseWaves(plan, seed, np.ascontiguousarray(draws.T))
+
+    @property
+    def frequencies_(self) -> np.ndarray:
+        """w_i, in columns."""
+        return self._draws.tables
+
+
+class RandomFourierFeatures(DenseFourierMap):
+    """Random Fourier features of the Gaussian, Laplace and Matérn kernels, [1]_.
+
+    With h = ⌈m/2⌉ frequencies w_i of the spectral law of the kernel, the features of an even number m of components are
+
+        Z(x) = h^{-1/2} [cos(w_1·x), …, cos(w_h·x), sin(w_1·x), …, sin(w_h·x)],
+
+        E Z(x)·Z(y) = k(x − y),   Var Z(x)·Z(y) = (1 + k(2(x − y)) − 2k(x − y)²)/m,   ‖Z(x)‖ = 1,
+
+        "gaussian"                exp(−‖x − y‖²/(2ℓ²))    w = g/ℓ, g ~ N(0, I); the variance is (1 − k²)²/m
+        "matern", {"nu": ν}       see kernels.matern      w = g √(2ν/u)/ℓ, u ~ χ²_{2ν}: Student's law, 2ν degrees
+        "laplace"                 exp(−‖x − y‖/ℓ)         the same with ν = 1/2: Cauchy's law in d dimensions
+        "laplace", {"norm": "l1"} exp(−‖x − y‖₁/ℓ)        coordinates of Cauchy's law, independent, over ℓ
+
+    For an odd m there are h cosines and h − 1 sines. The cosine left alone is √2 cos(w_h·x + b) with b uniform on
+    [0, 2π) in place of cos(w_h·x): the mean is the same (‖Z(x)‖ = 1 then holds on average only).
+
+    Parameters
+    ----------
+    n_components : int
+        Number m of features.
+    kernel : {"gaussian", "laplace", "matern"}
+        The kernel.
+    kernel_params : dict or None
+        Its parameters but the length scale: ``{"nu": 2.5}`` of "matern" (1.5 if not given), ``{"norm": "l1"}`` of
+        "laplace".
+    lengthscale : float > 0 or "scale"
+        ℓ. "scale": √(d·Var(X)/2) with the variance over all entries of the X that `fit` sees, so that
+        scikit-learn's ``gamma`` is 1/(d·Var(X)), as ``SVC(gamma="scale")`` has it (and 1 if all entries are equal).
+        Scale columns (for example by scikit-learn's ``StandardScaler``) before, as for any kernel.
+    batch_size : int or None
+        Most rows to work on at a time; None: as many as suit the cache or the device.
+    random_state : None, int, RandomState or Generator
+        Draws the frequencies in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size,
+        up to rounding.
+
+    Attributes
+    ----------
+    lengthscale_ : float
+        ℓ.
+    frequencies_ : ndarray of shape (n_features, ⌈n_components/2⌉)
+        w_i, in columns.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        If `fit` sees a data frame.
+
+    Notes
+    -----
+    O(d m) per row as a matrix product, O(nnz·m) for SciPy CSR rows; on the CPU nothing of the size of the result
+    is held but the result. Claim 1 of [1]_: on a set of diameter D the error is below ε everywhere with constant
+    probability for m = O(d ε⁻² log(D/(ℓ ε))) and the Gaussian. Pairs of a cosine and a sine have a smaller variance for
+    this kernel than cosines of random phase, which scikit-learn's ``RBFSampler`` uses [2]_. A zero row has
+    k(0, 0) = 1, so its features are not zero. In float32 the phases w·x are off by about 1e-7 ‖x‖ ‖w‖: rows far from
+    the origin should be centred first, which does not change the kernel.
+
+    The laws of Laplace and Matérn kernels have heavy tails: of h frequencies for "laplace", the largest is about h
+    times as large as a typical one. Features of such frequencies oscillate between neighbouring rows and are noise
+    there. The variance is at most 2/m as for any kernel, but for close pairs, t = ‖x − y‖/ℓ small, it is 2t/m for
+    "laplace" and 4√3 t³/m for ν = 3/2, where the Gaussian has t⁴/m. Claim 1 needs E‖w‖² < ∞, which is ν > 1.
+
+    References
+    ----------
+    .. [1] Rahimi, Recht, "Random Features for Large-Scale Kernel Machines", NIPS 2007, Algorithm 1 and Claim 1.
+    .. [2] Sutherland, Schneider, "On the Error of Random Fourier Features", UAI 2015, arXiv:1506.02785.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import RandomFourierFeatures
+    >>> from ntkit.kernels import gaussian
+    >>> X = np.random.default_rng(0).standard_normal((50, 5))
+    >>> Z = RandomFourierFeatures(n_components=4096, lengthscale=2.0, random_state=0).fit_transform(X)
+    >>> bool(np.abs(Z @ Z.T - gaussian(X, lengthscale=2.0)).max() < 0.1)
+    True
+    >>> from ntkit.kernels import matern
+    >>> Z = RandomFourierFeatures(n_components=4096, kernel="matern", lengthscale=2.0, random_state=0).fit_transform(X)
+    >>> bool(np.abs(Z @ Z.T - matern(X, nu=1.5, lengthscale=2.0)).max() < 0.1)
+    True
+    """
+
+    @staticmethod
+    def _normals(seed: np.random.SeedSequence, size: int, n_features: int) -> np.ndarray:
+        return generator(seed, "fourier", "frequencies").standard_normal((size, n_features))
+
+
+class OrthogonalFourierFeatures(DenseFourierMap):
+    """Random Fourier features of the Gaussian, Laplace and Matérn kernels with orthogonal frequencies, [1]_.
+
+    The frequencies are w_i = s_i q_i/ℓ. The directions q_1, …, q_d are orthonormal and uniformly (Haar) distributed,
+    the next d are so again, independently of the first, and so on. The lengths s_i are independent: of the law χ_d for
+    the Gaussian, χ_d √(2ν/u) with u ~ χ²_{2ν} for Matérn kernels (ν = 1/2 for Laplace). Each w_i has the same law as in
+    :class:`RandomFourierFeatures`, so the features stay unbiased, with ‖Z(x)‖ = 1. For the Gaussian
+
+        E Z(x)·Z(y) = k(x, y),   Var Z(x)·Z(y) ≈ [(1 − k²)² − ((h − 1)/d) k² t⁴]/m,   t = ‖x − y‖/ℓ, h = m/2 ≤ d,
+
+    up to O(1/d²), which Theorem 1 of [1]_ has as an upper bound. With more frequencies than features, h a multiple of
+    d, it is the same with d in place of h (but not of m).
+
+    Parameters
+    ----------
+    n_components : int
+        Number m of features.
+    kernel : {"gaussian", "laplace", "matern"}
+        The kernel, with the Euclidean norm: the law of ``norm="l1"`` is not the same in all directions.
+    kernel_params : dict or None
+        ``{"nu": 2.5}`` of "matern" (1.5 if not given).
+    lengthscale : float > 0 or "scale"
+        ℓ, as in :class:`RandomFourierFeatures`.
+    batch_size : int or None
+        Most rows to work on at a time; None: as many as suit the cache or the device.
+    random_state : None, int, RandomState or Generator
+        Draws the frequencies in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size,
+        up to rounding.
+
+    Attributes
+    ----------
+    lengthscale_ : float
+        ℓ.
+    frequencies_ : ndarray of shape (n_features, ⌈n_components/2⌉)
+        w_i, in columns.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        If `fit` sees a data frame.
+
+    Notes
+    -----
+    `transform` costs what it does with independent frequencies. `fit` makes them orthogonal in O(d m min(d, m))
+    operations, as fast as matrix products: as long as the `transform` of a few times min(d, m/2) rows. Most is gained
+    for close pairs (t < 2) and m ≥ 2d, nothing for one feature (d = 1). With heavy tails less is gained: the lengths,
+    which stay independent, are most of the variance.
+
+    References
+    ----------
+    .. [1] Yu, Suresh, Choromanski, Holtmann-Rice, Kumar, "Orthogonal Random Features", NeurIPS 2016,
+       arXiv:1610.09072, Theorem 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import OrthogonalFourierFeatures, RandomFourierFeatures
+    >>> X = np.random.default_rng(0).standard_normal((200, 32))
+    >>> kinds = OrthogonalFourierFeatures, RandomFourierFeatures
+    >>> orthogonal, independent = (k(n_components=256, random_state=0).fit(X).estimate_error(X) for k in kinds)
+    >>> bool(orthogonal < independent)
+    True
+    """
+
+    _rotated = True
+
+    @staticmethod
+    def _normals(seed: np.random.SeedSequence, size: int, n_features: int) -> np.ndarray:
+        rows = orthonormal_rows(keyed(seed, "fourier", "block"), n_features, size)
+        rows *= np.sqrt(generator(seed, "fourier", "norms").chisquare(n_features, (size, 1)))
+        return rows

@@ -1,0 +1,342 @@
+"""Nyström features of any kernel, from landmarks among the rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._random import RandomState
+from ntkit._validation import check_choice, check_data, check_int, check_real, message
+from ntkit.features.base import FeatureMap, Plan
+from ntkit.features.draws import RowDraws
+from ntkit.features.kernel import OfKernel
+from ntkit.features.landmarks import choose
+from ntkit.features.lengthscale import check_lengthscale, default_lengthscale
+from ntkit.kernels.spec import KernelLike
+
+_LANDMARKS = ("leverage", "uniform", "kmeans")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class NystroemPlan(Plan):
+    """Landmarks and the normalization that belongs to them; nothing is left to draw."""
+
+    landmarks: Any
+    indices: np.ndarray | None
+    normalization: np.ndarray
+
+    def matrix(self, X: Array) -> Array:
+        """See :meth:`Plan.matrix`."""
+        if self.kernel is None:
+            raise ValueError(
+                "The exact kernel of rows is not known to NystroemFeatures(kernel='precomputed'): compare transform(K) "
+                "with K yourself, for example by ntkit.diagnostics.spectral_error."
+            )
+        return self.kernel.matrix(X)
+
+
+class NystroemDraws(RowDraws):
+    """Kernel values with the landmarks, times the normalization; kernels run on threads by themselves."""
+
+    threaded = False
+
+    def __init__(self, plan: NystroemPlan):
+        super().__init__()
+        self.plan = plan
+        self.n_components = len(plan.normalization)
+        self._copies: dict[str, tuple[Any, Any]] = {}
+
+    def place(self, dtype: Any, device: Any) -> Any:  # noqa: ARG002
+        """Nothing: landmarks keep their precision, see :meth:`_copy`."""
+        return ()
+
+    def numbers_per_row(self, X: Array) -> int:
+        """See :meth:`RowDraws.numbers_per_row`."""
+        return 8 * self._n_values(X)
+
+    def rows_at_once(self, X: Array) -> int | None:
+        """See :meth:`RowDraws.rows_at_once`: as many as make a matrix product at full speed."""
+        return choose.block_rows(self._n_values(X), None, X)
+
+    def _n_values(self, X: Array) -> int:
+        """Kernel values of a row."""
+        return self.n_components if self.plan.kernel is not None else X.shape[1]
+
+    def features(self, X: Array, tables: Any) -> Array:  # noqa: ARG002
+        """Raise: kernel values are computed by compiled code."""
+        raise ValueError(
+            "NystroemFeatures does not differentiate. Got a tensor that requires gradients. Call .detach() on it, or "
+            "use another map, such as RandomFourierFeatures or NTKFeatures, whose features keep gradients."
+        )
+
+    def fill(self, X: Array, tables: Any, out: Array) -> None:  # noqa: ARG002
+        """See :meth:`RowDraws.fill`."""
+        if self.plan.kernel is None:
+            assert self.plan.indices is not None
+            K = choose.take(X.T, self.plan.indices).T
+        else:
+            K = self.plan.kernel.matrix(X, self._copy("landmarks", X))
+        out[...] = K @ self._copy("normalization", K)
+
+    def _copy(self, what: str, like: Any) -> Any:
+        """Landmarks of the kind of some rows, or the normalization in the precision of kernel values; copies are kept.
+
+        Landmarks keep their precision: those of float64 rows make kernel values in float64, which the normalization
+        needs, of float32 rows too.
+        """
+        sparse, on_device = _array.is_sparse(like), _array.is_torch(like)
+        key = sparse, like.device if on_device else None, like.dtype if what == "normalization" else None
+        kept = self._copies.get(what)  # once: another thread may put another copy there
+        if kept is not None and kept[0] == key:
+            return kept[1]
+        value: Any = self.plan.landmarks if what == "landmarks" else self.plan.normalization
+        if what == "landmarks" and sparse != _array.is_sparse(value):
+            from scipy.sparse import csr_array
+
+            value = csr_array(value) if sparse else value.toarray()
+        if on_device:
+            import torch
+
+            value = torch.from_numpy(value).to(like.device)
+        if what == "normalization":
+            value = value.to(like.dtype) if on_device else value.astype(like.dtype, copy=False)
+        self._copies[what] = key, value
+        return value
+
+
+class NystroemFeatures(OfKernel, FeatureMap):
+    """Nyström features of any kernel: Z(x)·Z(y) = K(x, L) K(L, L)⁺ K(L, y) with m landmarks L, [1]_, [2]_.
+
+        Z(x) = K(x, L) D^{-1/2} (D^{-1/2} K(L, L) D^{-1/2})^{-1/2},    D the diagonal of K(L, L),
+
+    which is K(x, L) K(L, L)^{-1/2} but for a rotation, and loses fewer digits where norms differ. The features are
+    exact for the landmarks, and never too large: 0 ⪯ Z Zᵀ ⪯ K. They suit the rows that `fit` has seen, and rows like
+    these, where random features suit any rows but with a larger error.
+
+    Parameters
+    ----------
+    kernel : str, Layer or callable
+        "ntk", "nngp", "cntk", "gaussian", "laplace", "matern", "polynomial", "exponential" or "dot_product"; a network
+        of :mod:`ntkit.networks`; a function ``kernel(X, Y, **params)`` that returns the matrix, see
+        :func:`ntkit.kernels.gram`. Or "precomputed": `fit` then takes the square kernel matrix of n rows, and
+        `transform` rows of n kernel values with these.
+    n_components : int
+        Number m of landmarks, and of features; the number of rows where there are fewer.
+    landmarks : {"leverage", "uniform", "kmeans"} or array of shape (m, n_features)
+        "leverage": rows drawn by their ridge leverage scores, so that small clusters and rows far from all others are
+        represented. "uniform": rows drawn at random. "kmeans": centres of k-means, of dense rows [3]_. An array holds
+        the landmarks themselves, as many as there are to be.
+    kernel_params : dict or None
+        Further parameters of the kernel, such as ``{"degree": 3}``, ``{"nu": 2.5}`` or, for a network,
+        ``{"kind": "nngp"}``.
+    lengthscale : float > 0 or "scale"
+        ℓ of "gaussian", "laplace", "matern" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
+    depth : int or None
+        Number of layers of "ntk", "nngp" and "cntk", which has two at least; None: 1, and 3 for "cntk".
+    alpha : float > 0 or None
+        λ of the leverage scores, which are the diagonal of K(K + λI)⁻¹. None: from the spectrum of a sample, such that
+        the scores add up to less than about m / log m.
+    batch_size : int or None
+        Most rows to work on at a time; None: as many as suit the machine.
+    random_state : None, int, RandomState or Generator
+        Draws the landmarks in `fit`. Equal seeds give equal landmarks for NumPy and torch and for any batch size, up to
+        rounding; but those of "kmeans" are others for tensors on a device.
+
+    Attributes
+    ----------
+    landmarks_ : ndarray or CSR of shape (m, n_features), or ndarray of shape (m, height, width, channels)
+        L. For "precomputed" K(L, L).
+    landmark_indices_ : ndarray of shape (m,)
+        Their places among the rows of `fit`, in increasing order, if that is where they are from.
+    normalization_ : ndarray of shape (m, m)
+        D^{-1/2} (D^{-1/2} K(L, L) D^{-1/2})^{-1/2}, in float64.
+    lengthscale_ : float
+        ℓ of "gaussian", "laplace", "matern" and "exponential".
+    image_shape_ : tuple
+        If X has images.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        If `fit` sees a data frame.
+
+    Notes
+    -----
+    A kernel value for each landmark and O(m²) per row. `fit` takes O(n m²) for "leverage", O(m³) else; never are more
+    than n·m kernel values computed at a level, nor held at all. Theorem 3 of [2]_: with λ given,
+    m = O(s_λ log(s_λ/δ)) landmarks suffice for ‖K − Z Zᵀ‖ ≤ λ with probability 1 − δ, s_λ the statistical dimension.
+    (Samples here have a fixed size, half of m on the way to the landmarks.)
+
+    Eigenvalues of the scaled K(L, L) below m·2.2e-16 of the largest, 1.2e-7 for float32 rows, are dropped with their
+    directions: equal landmarks do no harm. From a Dask collection `fit` sees the first block of rows, and models that
+    read rows block by block give it the first one. Tensors that require gradients are refused: detach them.
+
+    References
+    ----------
+    .. [1] Williams, Seeger, "Using the Nyström Method to Speed Up Kernel Machines", NIPS 2000.
+    .. [2] Musco, Musco, "Recursive Sampling for the Nyström Method", NIPS 2017, Algorithm 2 and Theorem 3.
+    .. [3] Zhang, Tsang, Kwok, "Improved Nyström Low-Rank Approximation and Error Analysis", ICML 2008.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import NystroemFeatures
+    >>> from ntkit.kernels import ntk
+    >>> X = np.random.default_rng(0).standard_normal((500, 3))
+    >>> Z = NystroemFeatures("ntk", n_components=100, depth=2, random_state=0).fit_transform(X)
+    >>> K = ntk(X, depth=2)
+    >>> bool(np.linalg.norm(Z @ Z.T - K) < 0.02 * np.linalg.norm(K))
+    True
+    """
+
+    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "landmarks_", "landmark_indices_")
+
+    learns_from_rows: ClassVar[bool] = True
+    _old_positions: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        kernel: KernelLike = "gaussian",
+        *,
+        n_components: int = 1024,
+        landmarks: Any = "leverage",
+        kernel_params: dict[str, Any] | None = None,
+        lengthscale: float | str = "scale",
+        depth: int | None = None,
+        alpha: float | None = None,
+        batch_size: int | None = None,
+        random_state: RandomState = None,
+    ):
+        self.kernel = kernel
+        self.n_components = n_components
+        self.landmarks = landmarks
+        self.kernel_params = kernel_params
+        self.lengthscale = lengthscale
+        self.depth = depth
+        self.alpha = alpha
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def _learn(self, X: Array, seed: np.random.SeedSequence) -> dict[str, Any]:
+        lengthscale = self._check_parameters()
+        learned: dict[str, Any] = {}
+        if self._has_lengthscale:
+            learned["lengthscale_"] = default_lengthscale(X) if lengthscale is None else lengthscale
+        self._resolved = self._kernel_of(learned.get("lengthscale_", 1.0))
+        indices, chosen = self._choose(X, seed)
+        if indices is not None:
+            learned["landmark_indices_"] = indices
+        # By NumPy, as for a map from a file; functions, which no file has, may be for tensors only.
+        return learned | {"landmarks_": _on_host(chosen), "chosen": chosen if callable(self.kernel) else None}
+
+    def _plan(self, shape: tuple[int, ...], learned: dict[str, Any]) -> NystroemPlan:
+        self._check_parameters()
+        kernel = self._kernel_of(learned.get("lengthscale_", 1.0))
+        landmarks = learned["landmarks_"]
+        chosen = learned.get("chosen")
+        chosen = landmarks if chosen is None else chosen
+        K = choose.wide(chosen) if kernel is None else kernel.matrix(choose.wide(chosen))
+        choose.check_finite(K)
+        return NystroemPlan(
+            shape=shape,
+            kernel=kernel,
+            landmarks=landmarks,
+            indices=learned.get("landmark_indices_"),
+            normalization=_on_host(_inverse_root(K, single=chosen.dtype.itemsize < 8)),
+        )
+
+    def _draw(self, plan: NystroemPlan, seed: np.random.SeedSequence) -> NystroemDraws:  # noqa: ARG002
+        return NystroemDraws(plan)
+
+    def _describe(self, plan: NystroemPlan, draws: NystroemDraws) -> dict[str, Any]:  # noqa: ARG002
+        return {"normalization_": plan.normalization, "_resolved": plan.kernel}
+
+    def _choose(self, X: Any, seed: np.random.SeedSequence) -> tuple[np.ndarray | None, Any]:
+        """Indices of landmarks among the rows X, and the landmarks, of the library of X unless they are given."""
+        if not isinstance(self.landmarks, str):
+            return None, self._check_landmarks(X)
+        size = min(self.n_components, X.shape[0])
+        if self.landmarks == "kmeans":
+            if self._sparse:
+                rule = "'leverage', 'uniform' or an array for sparse rows, of which centres would be dense"
+                raise ValueError(message(type(self).__name__, "landmarks", rule, self.landmarks))
+            return None, choose.centres(X, size, seed)
+        if size == X.shape[0]:
+            indices = np.arange(size)
+        elif self.landmarks == "uniform":
+            indices = choose.uniform(X.shape[0], size, seed)
+        elif self._resolved is None:
+            indices = choose.leverage(choose.OfMatrix(X, self.batch_size), size, seed, self.alpha)
+        else:
+            indices = choose.leverage(choose.OfRows(self._resolved, X, self.batch_size), size, seed, self.alpha)
+        chosen = choose.take(X, indices)
+        return indices, choose.take(chosen.T, indices).T if self._resolved is None else chosen
+
+    def _check_landmarks(self, X: Any) -> Any:
+        """Landmarks given, as a NumPy array or CSR."""
+        name, shape = type(self).__name__, tuple(X.shape[1:])
+        given = check_data(self.landmarks, "landmarks", name, ndims=(len(X.shape),), sparse=len(X.shape) == 2)
+        if tuple(given.shape[1:]) != shape:
+            rule = f"rows of {shape[0]} features, as X has" if len(shape) == 1 else f"images of shape {shape}, as X has"
+            raise ValueError(message(name, "landmarks", rule, given))
+        if _array.is_sparse(given):
+            return given.copy()
+        given = _on_host(given)
+        return np.array(given, dtype=_array.result_dtype(given))
+
+    def _check_parameters(self) -> float | None:
+        """Check all parameters but those of the kernel; the length scale given, None for "scale"."""
+        name = type(self).__name__
+        check_int(self.n_components, "n_components", name, minimum=1)
+        if self.depth is not None:
+            check_int(self.depth, "depth", name, minimum=1)
+        if self.alpha is not None:
+            check_real(self.alpha, "alpha", name, minimum=0, strict=True)
+        if self.kernel_params is not None and not isinstance(self.kernel_params, dict):
+            raise TypeError(message(name, "kernel_params", "a dict or None", self.kernel_params))
+        self._check_choice_of_landmarks()
+        return check_lengthscale(self.lengthscale, name)
+
+    def _check_choice_of_landmarks(self) -> None:
+        name, value = type(self).__name__, self.landmarks
+        if isinstance(value, str):
+            check_choice(value, "landmarks", name, _LANDMARKS)
+        elif not (hasattr(value, "shape") or isinstance(value, list | tuple)):
+            raise TypeError(message(name, "landmarks", "'leverage', 'uniform', 'kmeans' or an array of rows", value))
+        if self._has_name("precomputed"):
+            if not isinstance(value, str) or value == "kmeans":
+                rule = "'leverage' or 'uniform' for kernel='precomputed', where there are no rows"
+                raise ValueError(message(name, "landmarks", rule, value))
+            if self.kernel_params:
+                rule = "None for kernel='precomputed', which has no parameters"
+                raise ValueError(message(name, "kernel_params", rule, self.kernel_params))
+
+
+def _inverse_root(K: Array, *, single: bool) -> Array:
+    """D^{-1/2} (D^{-1/2} K D^{-1/2})^{-1/2}, D the diagonal of K, without directions that are lost in rounding.
+
+    Kernel values of float32 rows (`single`) are rounded to 6e-8: directions with an eigenvalue σ get errors of about
+    6e-8/√σ in the features, so that small ones bring more noise than they add to the kernel.
+    """
+    xp: Any = _array.namespace(K)
+    norms = xp.sqrt(xp.clip(xp.linalg.diagonal(K), 0, None))
+    scale = xp.where(norms > 0, 1 / xp.where(norms > 0, norms, xp.ones_like(norms)), xp.zeros_like(norms))
+    values, vectors = xp.linalg.eigh(scale[:, None] * K * scale[None, :])
+    least = float(values[-1]) * max(K.shape[0] * 2.2e-16, 1.2e-7 if single else 0.0)
+    roots = xp.where(values > least, xp.clip(values, least, None), xp.ones_like(values)) ** -0.5
+    roots = xp.where(values > least, roots, xp.zeros_like(roots))
+    return scale[:, None] * xp.matmul(vectors * roots[None, :], xp.matrix_transpose(vectors))
+
+
+def _at_least_single(X: Any) -> Any:
+    """16-bit tensors in float32; all else as it is."""
+    if not _array.is_torch(X) or not X.dtype.is_floating_point or X.dtype.itemsize >= 4:
+        return X.detach() if _array.is_torch(X) else X
+    return X.detach().float()
+
+
+def _on_host(x: Any) -> Any:
+    """NumPy array of a tensor, of 16-bit numbers in float32."""
+    return _at_least_single(x).cpu().numpy() if _array.is_torch(x) else x

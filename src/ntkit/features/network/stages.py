@@ -1,0 +1,570 @@
+"""The walk of features through a network: what :mod:`ntkit.kernels.covariances` does to covariances, done to vectors.
+
+Every pixel (or row) has a vector of values in two parts, [η | φ]:
+
+    ⟨φ(x), φ(y)⟩ ≈ Σ(x, y),      ⟨ψ(x), ψ(y)⟩ ≈ Θ(x, y),      ψ = η ⊕ w ⊙ φ,
+
+with weights w for the columns of φ: a layer with trained weights, Θ → Θ + Σ, only adds to w², and all that is linear
+(patches, pooling, sums over pixels) happens to both parts at once. An activation, Σ → κ and Θ → Θ ⊙ κ′, makes
+
+    φ ← forward features,     η ← Q²(ψ ⊗ derivative features),     w ← 0,
+
+Q² a TensorSRHT. Before a global average, the mean over pixels p of Q²(ψ_p ⊗ φ̇_p) is Q² of the matrix C = mean ψ_p φ̇_pᵀ:
+one matrix product for each image in place of a sketch for each pixel, and as C is written out, the sketch needs no
+Hadamard transforms: entries are added with random signs (:class:`ActivateAndPool`).
+
+Σ(x, x) and Θ(x, x) are carried along: exact until values are pooled, from the values after that. With them features are
+given the norms that they should have.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._random import generator, keyed
+from ntkit.features.network.pixels import (
+    average,
+    joined,
+    mean_of_pixels,
+    mix_patches,
+    patches,
+    squares,
+    sum_pixels,
+    with_norms,
+)
+from ntkit.features.network.units import Units, after
+from ntkit.networks import Activation, AvgPool, Conv
+from ntkit.networks.fold import Path
+from ntkit.programs import power_of_two
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Values of a batch, (n, h, w, c) or (n, c), and Σ(x, x) and Θ(x, x), without the last axis (None: not needed)."""
+
+    values: Array
+    power: Array | None
+    theta: Array | None
+
+    @property
+    def n_pixels(self) -> int:
+        """Pixels of an image, 1 for rows."""
+        return int(np.prod(self.values.shape[1:-1]))
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Which columns are η, and the weights of the others, φ, in ψ."""
+
+    n_eta: int
+    weights: np.ndarray
+
+    def __reduce__(self) -> Any:
+        """Equal weights in a row are written once."""
+        starts = np.flatnonzero(np.append(True, np.diff(self.weights) != 0)[: len(self.weights)])
+        counts = np.diff(np.append(starts, len(self.weights)))
+        return _columns, (self.n_eta, self.weights[starts].tolist(), counts.tolist())
+
+    @property
+    def n_columns(self) -> int:
+        """All of them."""
+        return self.n_eta + len(self.weights)
+
+    @property
+    def n_psi(self) -> int:
+        """Columns of ψ."""
+        return self.n_columns if self.weights.any() else self.n_eta
+
+    def parts(self, values: Array) -> list[Array]:
+        """η and φ, those that there are."""
+        parts = [values[..., : self.n_eta]] if self.n_eta else []
+        return [*parts, self.phi(values)] if len(self.weights) else parts
+
+    def phi(self, values: Array) -> Array:
+        """φ."""
+        return values if self.n_eta == 0 else values[..., self.n_eta :]
+
+    def psi(self, values: Array) -> Array:
+        """ψ = η ⊕ w ⊙ φ."""
+        if not self.weights.any():
+            return values[..., : self.n_eta]
+        if (self.weights == 1).all():
+            return values
+        return values * _array.constant(np.append(np.ones(self.n_eta), self.weights), values)
+
+
+def _columns(n_eta: int, values: list[float], counts: list[int]) -> Columns:
+    return Columns(n_eta, np.repeat(np.array(values, dtype=np.float64), np.array(counts, dtype=np.int64)))
+
+
+class Stage(ABC):
+    """One thing that happens to the values. A planned one holds laws, a drawn one what was drawn from them."""
+
+    def draw(self, seed: np.random.SeedSequence) -> Stage:
+        """The stage with draws in place of laws."""
+        return self
+
+    def width(self, flow: Flow) -> int:
+        """How many numbers a row has inside, if these are more than what comes in and goes out."""
+        return 0
+
+    @abstractmethod
+    def apply(self, flow: Flow) -> Flow:
+        """The flow after it."""
+
+
+Stages: TypeAlias = tuple[tuple[Path, Stage], ...]
+"""Stages in their order, each with the place of its layer, which is the key of its draws."""
+
+
+def draw_stages(stages: Stages, seed: np.random.SeedSequence) -> Stages:
+    """Planned stages with their draws; `seed` is that of the whole network, or of the branches they stand in."""
+    return tuple((path, stage.draw(keyed(seed, *path[-2:]) if path else seed)) for path, stage in stages)
+
+
+def apply_stages(stages: Stages, flow: Flow) -> Flow:
+    """The flow after all stages."""
+    for _, stage in stages:
+        flow = stage.apply(flow)
+    return flow
+
+
+def widths(stages: Stages, flow: Flow) -> tuple[int, int]:
+    """How many numbers a row has after all stages, and at most on the way; of no rows, as only shapes matter."""
+    flow = Flow(*(None if values is None else values[:0, ...] for values in (flow.values, flow.power, flow.theta)))
+    most = prod(flow.values.shape[1:])
+    for _, stage in stages:
+        inside = stage.width(flow)
+        flow = stage.apply(flow)
+        most = max(most, inside, prod(flow.values.shape[1:]))
+    return prod(flow.values.shape[1:]), most
+
+
+@dataclass(frozen=True, eq=False)
+class Start(Stage):
+    """Images or rows as they come: Σ(x, x) of every pixel, Θ = 0."""
+
+    track: bool
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        if not self.track:
+            return flow
+        power = squares(flow.values)
+        return Flow(flow.values, power, _array.namespace(power).zeros_like(power))
+
+
+@dataclass(frozen=True, eq=False)
+class Patches(Stage):
+    """The pixels of each patch side by side."""
+
+    layer: Conv
+    columns: Columns
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        values = joined([patches(part, self.layer) for part in self.columns.parts(flow.values)])
+        return Flow(values, *_averages(flow, self.layer))
+
+
+@dataclass(frozen=True)
+class Signs:
+    """Law of random signs for pixels that are added, (…, columns): orthogonal for different pixels, if they can be.
+
+    Rows of a Hadamard matrix, its columns in random order, times signs of the columns and of the rows: what pixels have
+    in common with entries of equal size (the mean of ReLUs, the constant of a series) then cancels exactly, not only on
+    average.
+    """
+
+    shape: tuple[int, ...]
+
+    def sample(self, seed: np.random.SeedSequence) -> np.ndarray:
+        """Draw the signs, as int8."""
+        n_pixels, n_columns = int(np.prod(self.shape[:-1])), self.shape[-1]
+        rng, order = generator(seed), power_of_two(n_columns)
+        if n_pixels > order:
+            return 2 * rng.integers(0, 2, self.shape, dtype=np.int8) - 1
+        return _orthogonal_signs(rng, rng.permutation(order)[:n_pixels], n_columns).reshape(self.shape)
+
+
+def _orthogonal_signs(rng: np.random.Generator, chosen: np.ndarray, n_columns: int) -> np.ndarray:
+    """Rows of a Hadamard matrix, times random signs of rows and columns; fewer columns are taken at random."""
+    columns = rng.permutation(power_of_two(n_columns))[:n_columns]
+    hadamard = 1 - 2 * (np.bitwise_count(chosen[:, None] & columns) % 2).astype(np.int8)
+    left, right = (2 * rng.integers(0, 2, n, dtype=np.int8) - 1 for n in hadamard.shape)
+    return hadamard * left[:, None] * right
+
+
+@dataclass(frozen=True, eq=False)
+class Mix(Stage):
+    """The pixels of each patch added with random signs, (q_h, q_w, c)."""
+
+    layer: Conv
+    signs: Any
+
+    def draw(self, seed: np.random.SeedSequence) -> Stage:
+        """See :meth:`Stage.draw`."""
+        return replace(self, signs=self.signs.sample(keyed(seed, "signs")))
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        return Flow(mix_patches(flow.values, self.signs, self.layer), *_averages(flow, self.layer))
+
+
+def _averages(flow: Flow, layer: Conv) -> tuple[Array | None, Array | None]:
+    """Σ(x, x) and Θ(x, x) after a convolution: means over its patches, exactly."""
+    if flow.power is None or flow.theta is None:
+        return None, None
+    return average(flow.power, layer), average(flow.theta, layer)
+
+
+@dataclass(frozen=True, eq=False)
+class Train(Stage):
+    """Trained weights, Θ → Θ + Σ: of the values nothing changes but what they count for."""
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        return flow if flow.power is None else replace(flow, theta=flow.theta + flow.power)
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(Stage):
+    """Values times a number."""
+
+    factor: float
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        power, theta = (None if v is None else self.factor**2 * v for v in (flow.power, flow.theta))
+        return Flow(self.factor * flow.values, power, theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Bias(Stage):
+    """Biases, Σ → Σ + b² and, if they are trained, Θ → Θ + b²: a column b of φ."""
+
+    value: float
+    trained: bool
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        xp: Any = _array.namespace(flow.values)
+        constant = xp.full_like(flow.values[..., :1], self.value)
+        power = None if flow.power is None else flow.power + self.value**2
+        theta = flow.theta + self.value**2 if flow.theta is not None and self.trained else flow.theta
+        return Flow(joined([flow.values, constant]), power, theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Activate(Stage):
+    """Forward features, and with `product` the sketch of ψ ⊗ derivative features."""
+
+    activation: Activation
+    columns: Columns
+    units: Units
+    product: Any
+    """A TensorSRHT of pairs of vectors, or for :class:`ActivateAndPool` a :class:`Fold` of a matrix; None without ψ."""
+    normalize: bool
+
+    def draw(self, seed: np.random.SeedSequence) -> Stage:
+        """See :meth:`Stage.draw`."""
+        product = self.product
+        if product is not None:
+            product = product.sample(keyed(seed, "fold" if isinstance(product, Fold) else "product"))
+        return replace(self, units=self.units.draw(keyed(seed, "units")), product=product)
+
+    @property
+    def columns_after(self) -> Columns:
+        """What the columns are after it."""
+        return Columns(0 if self.product is None else self.product.n_components, np.zeros(self.units.n_forward))
+
+    def width(self, flow: Flow) -> int:
+        """See :meth:`Stage.width`."""
+        return flow.n_pixels * (self.units.n_forward + self.units.n_derivative)
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        forward, derivative = self.units.features(self.columns.phi(flow.values), flow.power)
+        power, slope = self.diagonals(flow)
+        theta = None if slope is None else flow.theta * slope
+        parts, powers = [], []
+        if self.product is not None:
+            parts.append(self.product.apply(self.columns.psi(flow.values), derivative))
+            powers.append(theta if self.normalize else None)
+        if forward is not None:
+            parts.append(forward)
+            powers.append(power if self.normalize else None)
+        return Flow(joined(parts, powers), power, theta)
+
+    def diagonals(self, flow: Flow) -> tuple[Array | None, Array | None]:
+        """Σ(x, x) after the activation, and what it multiplies Θ(x, x) by."""
+        if flow.power is None:
+            return None, None
+        return after(self.activation, flow.power), after(self.activation, flow.power, derivative=True)
+
+
+@dataclass(frozen=True, eq=False)
+class ActivateAndPool(Activate):
+    """An activation and the mean over all pixels after it."""
+
+    def width(self, flow: Flow) -> int:
+        """See :meth:`Stage.width`."""
+        return max(super().width(flow), 0 if self.product is None else self.product.size)
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        xp: Any = _array.namespace(flow.values)
+        forward, derivative = self.units.features(self.columns.phi(flow.values), flow.power)
+        power, slope = self.diagonals(flow) if self.normalize else (None, None)
+        parts = []
+        if self.product is not None:
+            psi, derivative = _pixels_flat(self.columns.psi(flow.values)), _pixels_flat(with_norms(derivative, slope))
+            matrix = xp.matmul(xp.matrix_transpose(psi), derivative)
+            parts.append(self.product.apply(matrix, 1 / flow.n_pixels))
+        if forward is not None:
+            parts.append(mean_of_pixels(with_norms(forward, power)))
+        values = joined(parts)
+        return Flow(values, *remeasured(values, flow, self.columns_after))
+
+
+@dataclass(frozen=True, eq=False)
+class Fold:
+    """A matrix C written row by row, times signs, cut into pieces of length m that are added.
+
+    A CountSketch of the vector of C with buckets of equal size; m pieces or more keep all entries, without signs.
+    Var⟨·, ·⟩ ≤ 2‖C‖²‖C′‖²/m for entries of equal size, as those of random units and of rotated series are on average.
+    The signs of the rows that are added are orthogonal, as those of :class:`Signs`.
+    """
+
+    shape: tuple[int, int]
+    m: int
+    signs: np.ndarray | None = None
+    """(rows, columns); None before they are drawn."""
+
+    @property
+    def n_components(self) -> int:
+        """Number of features: m, or all entries if these are fewer."""
+        return min(self.m, self.size)
+
+    @property
+    def size(self) -> int:
+        """Entries of the matrix."""
+        return self.shape[0] * self.shape[1]
+
+    def sample(self, seed: np.random.SeedSequence) -> Fold:
+        """Draw the signs."""
+        rows, cols = self.shape
+        rng, order = generator(seed), power_of_two(cols)
+        chosen = rng.permutation(order)[np.arange(rows) // max(self.m // cols, 1) % order]
+        return replace(self, signs=_orthogonal_signs(rng, chosen, cols))
+
+    def apply(self, matrix: Array, scale: float) -> Array:
+        """Map the matrices of a batch, (n, rows, columns), times a number."""
+        xp: Any = _array.namespace(matrix)
+        n, size, m = matrix.shape[0], self.size, self.m
+        if size <= m:
+            return xp.reshape(matrix, (n, size)) * scale
+        assert self.signs is not None
+        flat = xp.reshape(matrix * (_array.constant(self.signs, matrix) * scale), (n, size))
+        whole = size - size % m
+        out = xp.sum(xp.reshape(flat[:, :whole], (n, size // m, m)), axis=1)
+        if whole < size:
+            out[:, : size - whole] += flat[:, whole:]
+        return out
+
+
+def _pixels_flat(values: Array) -> Array:
+    n, *pixels, size = values.shape
+    return _array.namespace(values).reshape(values, (n, prod(pixels), size))
+
+
+def remeasured(values: Array, flow: Flow, columns: Columns) -> tuple[Array | None, Array | None]:
+    """Σ(x, x) and Θ(x, x) from the values: pooling mixes pixels, whose covariances are not known."""
+    if flow.power is None:
+        return None, None
+    return squares(columns.phi(values)), squares(columns.psi(values))
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(Stage):
+    """Means over windows, or over all pixels (None)."""
+
+    layer: AvgPool | None
+    columns: Columns
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        values = mean_of_pixels(flow.values) if self.layer is None else average(flow.values, self.layer)
+        return Flow(values, *remeasured(values, flow, self.columns))
+
+
+@dataclass(frozen=True, eq=False)
+class SideBySide(Stage):
+    """All pixels side by side, over the root of their number: [all η | all φ]."""
+
+    columns: Columns
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        xp: Any = _array.namespace(flow.values)
+        n, scale = flow.values.shape[0], flow.n_pixels**-0.5
+        flat = joined([xp.reshape(part, (n, prod(part.shape[1:]))) * scale for part in self.columns.parts(flow.values)])
+        return Flow(flat, *_means(flow))
+
+
+@dataclass(frozen=True, eq=False)
+class SumPixels(Stage):
+    """All pixels added with random signs, (h, w, c): on average as if they were side by side."""
+
+    signs: Any
+
+    def draw(self, seed: np.random.SeedSequence) -> Stage:
+        """See :meth:`Stage.draw`."""
+        return replace(self, signs=self.signs.sample(keyed(seed, "signs")))
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        return Flow(sum_pixels(flow.values, self.signs), *_means(flow))
+
+
+def _means(flow: Flow) -> tuple[Array | None, Array | None]:
+    """Σ(x, x) and Θ(x, x) of pixels side by side: means over them, exactly."""
+    if flow.power is None or flow.theta is None:
+        return None, None
+    xp: Any = _array.namespace(flow.power)
+    return xp.mean(flow.power, axis=(1, 2)), xp.mean(flow.theta, axis=(1, 2))
+
+
+@dataclass(frozen=True, eq=False)
+class Unit(Stage):
+    """Every vector divided by √Σ(x, x)."""
+
+    columns: Columns
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        power = squares(self.columns.phi(flow.values)) if flow.power is None else flow.power
+        xp: Any = _array.namespace(power)
+        positive = power > 0
+        inverse = xp.where(positive, 1 / xp.where(positive, power, xp.ones_like(power)), xp.zeros_like(power))
+        values = flow.values * xp.astype(xp.sqrt(inverse), flow.values.dtype, copy=False)[..., None]
+        if flow.power is None:
+            return Flow(values, None, None)
+        return Flow(values, power * inverse, flow.theta * inverse)
+
+
+@dataclass(frozen=True, eq=False)
+class Branches(Stage):
+    """Branches that take the same input; their kernels add, so their columns go side by side: [all η | all φ]."""
+
+    branches: tuple[Stages, ...]
+    columns: tuple[Columns, ...]
+
+    def draw(self, seed: np.random.SeedSequence) -> Stage:
+        """See :meth:`Stage.draw`."""
+        return replace(self, branches=tuple(draw_stages(branch, seed) for branch in self.branches))
+
+    def width(self, flow: Flow) -> int:
+        """See :meth:`Stage.width`."""
+        return max(widths(stages, flow)[1] for stages in self.branches)
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        ends = [apply_stages(stages, flow) for stages in self.branches]
+        pairs = list(zip(ends, self.columns, strict=True))
+        etas = [end.values[..., : c.n_eta] for end, c in pairs if c.n_eta]
+        phis = [c.phi(end.values) for end, c in pairs]
+        power = theta = None
+        if flow.power is not None:
+            power, theta = sum(end.power for end in ends), sum(end.theta for end in ends)  # type: ignore[misc]
+        return Flow(joined([*etas, *phis]), power, theta)
+
+
+@dataclass(frozen=True, eq=False)
+class Project(Stage):
+    """ψ and φ sketched, each by its own map or (None) kept as it is; where ψ is sketched, η = ψ and w = 0 after it."""
+
+    columns: Columns
+    psi: Any
+    phi: Any
+    normalize: bool
+
+    def draw(self, seed: np.random.SeedSequence) -> Stage:
+        """See :meth:`Stage.draw`."""
+        psi, phi = (
+            None if law is None else law.sample(keyed(seed, name))
+            for name, law in (("psi", self.psi), ("phi", self.phi))
+        )
+        return replace(self, psi=psi, phi=phi)
+
+    @property
+    def columns_after(self) -> Columns:
+        """What the columns are after it."""
+        n_eta = self.columns.n_eta if self.psi is None else self.psi.n_components
+        n_phi = len(self.columns.weights) if self.phi is None else self.phi.n_components
+        weights = self.columns.weights if self.psi is None and self.phi is None else np.zeros(n_phi)
+        return Columns(n_eta, weights)
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        eta, phi = flow.values[..., : self.columns.n_eta], self.columns.phi(flow.values)
+        powers: list[Array | None] = [None, None]
+        if self.phi is not None:
+            phi, powers[1] = self.phi.apply(phi), flow.power
+        if self.psi is not None:
+            eta, powers[0] = self.psi.apply(self.columns.psi(flow.values)), flow.theta
+        pairs = [(part, power if self.normalize else None) for part, power in zip((eta, phi), powers, strict=True)]
+        pairs = [pair for pair in pairs if pair[0].shape[-1]]
+        return replace(flow, values=joined(*map(list, zip(*pairs, strict=True))))
+
+
+@dataclass(frozen=True, eq=False)
+class Finish(Stage):
+    """The features asked for: ψ, φ or both, each sketched to its size (by None: as it is); zeros for Θ = 0."""
+
+    columns: Columns
+    kinds: tuple[str, ...]
+    maps: tuple[Any, ...]
+    n_components: int
+    normalize: bool
+
+    def draw(self, seed: np.random.SeedSequence) -> Stage:
+        """See :meth:`Stage.draw`."""
+        pairs = zip(self.kinds, self.maps, strict=True)
+        maps = (None if law is None else law.sample(keyed(seed, "finish", kind)) for kind, law in pairs)
+        return replace(self, maps=tuple(maps))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Features of each kind."""
+        columns = [self.columns.n_psi if kind == "ntk" else len(self.columns.weights) for kind in self.kinds]
+        pairs = zip(columns, self.maps, strict=True)
+        return [(size if law is None else law.n_components) or self.n_components for size, law in pairs]
+
+    @property
+    def has_norms(self) -> bool:
+        """Whether sketches get the norms they should have; of one component, made of two, only a sign would stay."""
+        return self.normalize and self.n_components > 1
+
+    def apply(self, flow: Flow) -> Flow:
+        """See :meth:`Stage.apply`."""
+        parts = []
+        for kind, sketch in zip(self.kinds, self.maps, strict=True):
+            part = self.columns.psi(flow.values) if kind == "ntk" else self.columns.phi(flow.values)
+            if part.shape[-1] == 0:
+                xp: Any = _array.namespace(part)
+                shape = (part.shape[0], self.n_components)
+                parts.append(xp.zeros(shape, dtype=part.dtype, device=_array.device(part)))
+            elif sketch is None:
+                parts.append(part)
+            else:
+                power = flow.theta if kind == "ntk" else flow.power
+                parts.append(with_norms(sketch.apply(part), power if self.has_norms else None))
+        return replace(flow, values=joined(parts))

@@ -1,0 +1,314 @@
+"""Random Maclaurin features of dot-product kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._random import RandomState, generator
+from ntkit._validation import check_choice, check_int
+from ntkit.features.draws import RowDraws
+from ntkit.features.series.base import KernelLike, SeriesMap, SeriesPlan, degrees_of, log_masses, row_norms
+from ntkit.kernels.tiles import divide_rows
+from ntkit.kernels.zonal import Zonal
+from ntkit.sketches.draws import draw_signs
+from ntkit.sketches.series import share_out
+
+_TILE_BYTES = 2**20  # of the result that a thread writes at a time: the products then stay in its cache
+_TILE_ROWS = 128  # at least: BLAS packs the signs anew for every tile
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaclaurinPlan(SeriesPlan):
+    """The degrees, and how they share the features: `shares` in proportion, None by chance."""
+
+    n_components: int
+    degree: int
+    degrees: np.ndarray
+    shares: dict[int, float] | None
+
+
+class MaclaurinDraws(RowDraws):
+    """Signs ω_k, in columns: for k = 1, 2, … those of all features of degree k or more."""
+
+    def __init__(self, plan: MaclaurinPlan, seed: np.random.SeedSequence):
+        super().__init__()
+        d, m = plan.n_features, plan.n_components
+        if plan.shares is None:
+            shared = _draw_degrees(generator(seed, "maclaurin", "degrees"), plan.degrees, m)
+        else:
+            shared = _share(plan.shares, d, m)
+        self.series, self.degrees, self.linear = plan.series, shared.degrees, shared.linear
+        self.n_components = len(self.degrees)
+        self.distinct, self.counts = np.unique(self.degrees, return_counts=True)
+        self.scales = np.array([shared.sizes[j] ** -0.5 for j in self.distinct.tolist()])
+        self.starts = self._starts()
+        widths = [self.n_components - start for start in self.starts]
+        self.tables = [draw_signs(seed, "maclaurin", k, size=(d, width)) for k, width in enumerate(widths)]
+
+    def _starts(self) -> list[int]:
+        """For k = 1, 2, …, the first of the features that have a k-th factor: all after it have one."""
+        starts = np.searchsorted(self.degrees, np.arange(1, self.degrees[-1] + 1)).tolist()
+        if self.linear is not None:
+            starts[0] = self.linear.stop
+        return [start for start in starts if start < self.n_components]
+
+    def numbers_per_row(self, X: Array) -> int:
+        """See :meth:`RowDraws.numbers_per_row`."""
+        return 2 * (3 * self.n_components + 2 * X.shape[1])
+
+    def tile_rows(self, X: Array, dtype: np.dtype) -> int:
+        """See :meth:`RowDraws.tile_rows`."""
+        return max(_TILE_ROWS, _TILE_BYTES // ((self.n_components + X.shape[1]) * dtype.itemsize))
+
+    def _parts(self, X: Any, dtype: Any, *, differentiable: bool = False) -> tuple[Any, Array]:
+        """Unit rows, and m_j^{-1/2} w_j(‖x‖) of all degrees."""
+        norms = row_norms(X, differentiable=differentiable)
+        if _array.is_torch(X):
+            units = divide_rows(X.to(norms.dtype), norms).to(dtype)
+        else:
+            X = _array.without_duplicates(X) if _array.is_sparse(X) else X
+            units = divide_rows(X.astype(np.float64, copy=False), norms).astype(dtype)
+        with np.errstate(over="ignore"):  # as the kernel does
+            weights = self.series.weights(norms, self.distinct) * _array.constant(self.scales, norms)
+        return units, weights.to(dtype) if _array.is_torch(X) else weights.astype(dtype)
+
+    def fill(self, X: Any, tables: list[Array], out: Array) -> None:
+        """See :meth:`RowDraws.fill`: weights of the norms, times one factor after another."""
+        wide = tables[0].dtype if tables else out.dtype
+        units, weights = self._parts(X, wide)
+        Z = out if out.dtype == wide else out.new_empty(out.shape, dtype=wide)
+        stops = np.cumsum(self.counts).tolist()
+        for i, (count, stop) in enumerate(zip(self.counts.tolist(), stops, strict=True)):
+            Z[:, stop - count : stop] = weights[:, i : i + 1]
+        if self.linear is not None:
+            Z[:, self.linear] *= units.toarray() if _array.is_sparse(units) else units
+        for start, matrix in zip(self.starts, tables, strict=True):
+            Z[:, start:] *= units @ matrix
+        if Z is not out:
+            out[...] = Z
+
+    def features(self, X: Any, tables: list[Array]) -> Any:
+        """See :meth:`RowDraws.features`."""
+        import torch
+
+        units, weights = self._parts(X, X.dtype, differentiable=True)
+        Z = weights.repeat_interleave(torch.from_numpy(self.counts).to(X.device), dim=1)
+        if self.linear is not None:
+            first, last = self.linear.start, self.linear.stop
+            Z = torch.cat([Z[:, :first], Z[:, self.linear] * units, Z[:, last:]], dim=1)
+        for start, matrix in zip(self.starts, tables, strict=True):
+            Z = torch.cat([Z[:, :start], Z[:, start:] * (units @ matrix)], dim=1)
+        return Z
+
+
+class MaclaurinFeatures(SeriesMap):
+    """Random Maclaurin features of the Gaussian kernel, the NTK and other dot-product kernels, [1]_.
+
+    The kernels are Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j with weights of the norms:
+
+        "gaussian"       exp(−‖x − y‖²/(2ℓ²))              w_j(r) = (r/ℓ)^j e^{−r²/(2ℓ²)} / √(j!)
+        "exponential"    exp(⟨x, y⟩/ℓ²)                    w_j(r) = (r/ℓ)^j / √(j!)
+        "ntk", "nngp"    ‖x‖‖y‖ Σ_j a_j cos(x, y)^j        w_j(r) = √a_j r
+        "hidden_ntk"     ‖x‖‖y‖ cos(x, y) κ₀(cos(x, y))/2  w_j(r) = √a_j r
+        "arc_cosine"     ‖x‖^p ‖y‖^p κ_p(cos(x, y))        w_j(r) = √a_j r^p, p = 0 or 1
+        "polynomial"     (γ⟨x, y⟩ + c)^p                   w_j(r) = √(C(p, j) γ^j c^{p−j}) r^j
+        [a_0, a_1, …]    Σ_j a_j ⟨x, y⟩^j                  w_j(r) = √a_j r^j
+
+    with the Taylor coefficients a_j of K_relu^(L) or Σ_relu^(L) for "ntk" and "nngp", of κ_p and of t κ₀(t)/2 for the
+    next three, see :class:`DotProductSketch`. A feature of degree j, one of m_j
+    with the same degree, is
+
+        z(x) = m_j^{-1/2} w_j(‖x‖) ∏_{k≤j} ⟨ω_k, x/‖x‖⟩,   ω_k ∈ {±1}^d uniform and independent,
+
+        E Z(x)·Z(y) = Σ_{j≤p} w_j(‖x‖) w_j(‖y‖) cos(x, y)^j,
+
+        Var Z(x)·Z(y) = Σ_j w_j(‖x‖)² w_j(‖y‖)² (ν^j − cos(x, y)^{2j})/m_j,
+        ν = 1 + 2 cos(x, y)² − 2 Σ_i u_i² v_i²,   u = x/‖x‖, v = y/‖y‖,
+
+    the sum of the variance over degrees that are not exact (see `method`).
+
+    Parameters
+    ----------
+    kernel : str, Layer or sequence of float
+        A name above, a network of Dense layers with ReLU, LeakyReLU or Abs between them (without biases), or Taylor
+        coefficients a_j ≥ 0.
+    n_components : int
+        Number m of features. (Fewer come out if the series has no degrees but 0 and 1 and these fit: the map is then
+        exact.)
+    kernel_params : dict or None
+        Further parameters of the kernel, such as ``{"order": 0}`` of "arc_cosine" or ``{"degree": 3}`` of "polynomial".
+    lengthscale : float > 0 or "scale"
+        ℓ, for "gaussian" and "exponential". "scale": √(d·Var(X)/2) with the variance over all entries of the X that
+        `fit` sees, as :class:`RandomFourierFeatures` has it.
+    depth : int
+        Number L of ReLU layers, for "ntk" and "nngp".
+    degree : int from 1 to 128 or "auto"
+        Highest degree p. "auto": the smallest that reaches `tolerance`; for the kernels with a name no more than 64 and
+        log m / log ν with ν = 3d/(d + 2), its mean for x = y: of higher degrees the noise of ‖Z(x)‖² would be more
+        than what is lost without them.
+    tolerance : float from 0 to 1
+        For ``degree="auto"``: the largest share of k(x, x) that may be left out, for rows of norm `radius_`.
+    method : {"optimal", "geometric"}
+        How many features each degree gets. "optimal": m_j in proportion to w_j(R)² ν^{j/4}, R = `radius_`, which
+        minimizes the sum of the variances Σ_j w_j(R)⁴ ν^{j/2}/m_j, their mean (geometric) of orthogonal and of equal
+        rows. Degree 0 has one feature and degree 1, where its share is d or more, the d entries of x: both
+        are exact. "geometric": every feature draws its degree with probability p_j ∝ 2^{−j}, and m p_j stands for m_j,
+        as in [1]_; the variance is then [Σ_j w_j(‖x‖)² w_j(‖y‖)² ν^j/p_j − (E Z(x)·Z(y))²]/m.
+    batch_size : int or None
+        Most rows to work on at a time; None: as many as suit the cache or the device.
+    random_state : None, int, RandomState or Generator
+        Draws the signs in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size, up to
+        rounding.
+
+    Attributes
+    ----------
+    lengthscale_ : float
+        ℓ; 1 for kernels without it.
+    radius_ : float
+        R: root mean square of the norms of the rows of `fit` that are not 0 (ℓ if all are 0).
+    degree_ : int
+        Highest degree p.
+    degrees_ : ndarray of int
+        Degree of every feature, in ascending order.
+    signs_ : ndarray of int8
+        The ω_k in columns: for k = 1, 2, … those of all features of degree k or more (without a degree 1 that is
+        exact).
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        If `fit` sees a data frame.
+
+    Notes
+    -----
+    O(d Σ_j j m_j) per row as matrix products, nnz in place of d for SciPy CSR rows. :class:`DotProductSketch` has the
+    same kernels, with a smaller error for similar rows and for few features; these features are the simple ones.
+
+    Weights of the Gaussian kernel vanish for rows with ‖x‖²/ℓ² well above the degree: centre the columns first, which
+    does not change this kernel. Features overflow where k(x, x) does. A zero row has features of degree 0 only (none
+    for functions of the cosine).
+
+    References
+    ----------
+    .. [1] Kar, Karnick, "Random Feature Maps for Dot Product Kernels", AISTATS 2012, arXiv:1201.6530, Algorithm 1.
+    .. [2] Wacker, Kanagawa, Filippone, "Improved Random Features for Dot Product Kernels", arXiv:2201.08712: variances
+       of such features, and numbers of features by degree that minimize them.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit import MaclaurinFeatures
+    >>> from ntkit.kernels import gaussian
+    >>> X = np.random.default_rng(0).standard_normal((50, 5))
+    >>> Z = MaclaurinFeatures("gaussian", n_components=4096, lengthscale=3.0, random_state=0).fit_transform(X)
+    >>> K = gaussian(X, lengthscale=3.0)
+    >>> bool(np.linalg.norm(Z @ Z.T - K) < 0.05 * np.linalg.norm(K))
+    True
+    """
+
+    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "radius_")
+
+    _old_names: ClassVar[dict[str, Any]] = {"law": "method"}
+    _old_positions: ClassVar[int] = 2
+
+    def __init__(
+        self,
+        kernel: KernelLike = "gaussian",
+        *,
+        n_components: int = 1024,
+        kernel_params: dict[str, Any] | None = None,
+        lengthscale: float | str = "scale",
+        depth: int = 1,
+        degree: int | str = "auto",
+        tolerance: float = 1e-3,
+        method: str = "optimal",
+        batch_size: int | None = None,
+        random_state: RandomState = None,
+    ):
+        self.kernel = kernel
+        self.n_components = n_components
+        self.kernel_params = kernel_params
+        self.lengthscale = lengthscale
+        self.depth = depth
+        self.degree = degree
+        self.tolerance = tolerance
+        self.method = method
+        self.batch_size = batch_size
+        self.random_state = random_state
+
+    def _learn_from_norms(self, series: Zonal, norms: np.ndarray) -> dict[str, Any]:  # noqa: ARG002
+        top = norms.max()
+        return {"radius_": float(top * np.sqrt(np.mean((norms / top) ** 2)))}
+
+    def _plan(self, shape: tuple[int, ...], learned: dict[str, Any]) -> MaclaurinPlan:
+        name, (d,) = type(self).__name__, shape
+        m = check_int(self.n_components, "n_components", name, minimum=1)
+        method = check_choice(self.method, "method", name, ("optimal", "geometric"))
+        spec = self._check_spec(learned["lengthscale_"])
+        series, radius = spec.zonal, np.array([learned["radius_"]])
+        degree = self._check_degree(series, radius)
+        spread = log(3 * d / (d + 2))
+        if isinstance(self.degree, str) and series.n_taylor is None and spread > 0:
+            degree = min(degree, max(1, int(log(m) / spread)))
+        degrees, shares = degrees_of(series, degree), None
+        if method == "optimal":
+            logs = log_masses(series, radius, degree)[degrees] + 0.25 * spread * degrees
+            shares = dict(zip(degrees.tolist(), np.exp(logs - logs.max()).tolist(), strict=True))
+        return MaclaurinPlan(shape=shape, kernel=spec, n_components=m, degree=degree, degrees=degrees, shares=shares)
+
+    def _draw(self, plan: MaclaurinPlan, seed: np.random.SeedSequence) -> MaclaurinDraws:
+        return MaclaurinDraws(plan, seed)
+
+    def _describe(self, plan: MaclaurinPlan, draws: MaclaurinDraws) -> dict[str, Any]:  # noqa: ARG002
+        return {"degree_": plan.degree}
+
+    @property
+    def degrees_(self) -> np.ndarray:
+        """Degree of every feature."""
+        return self._draws.degrees
+
+    @property
+    def signs_(self) -> np.ndarray:
+        """The ω_k in columns."""
+        return np.hstack([np.empty((self.n_features_in_, 0), np.int8), *self._draws.tables])
+
+
+class _Shares(NamedTuple):
+    """Degrees of all features, ascending; what is m_j in the formula; the columns of a degree 1 that is exact."""
+
+    degrees: np.ndarray
+    sizes: dict[int, float]
+    linear: slice | None
+
+
+def _draw_degrees(rng: np.random.Generator, degrees: np.ndarray, m: int) -> _Shares:
+    """Independent degrees of probabilities ∝ 2^{−j}."""
+    p = 0.5 ** (degrees - degrees[0])
+    p /= p.sum()
+    drawn = np.sort(rng.choice(degrees, m, p=p))
+    return _Shares(drawn, dict(zip(degrees.tolist(), (m * p).tolist(), strict=True)), None)
+
+
+def _share(shares: dict[int, float], n_features: int, m: int) -> _Shares:
+    """Whole numbers of features for each degree in proportion to their shares; degrees 0 and 1 exact where they fit."""
+    rest = dict(sorted(sorted(shares.items(), key=lambda item: -item[1])[:m]))
+    counts: dict[int, int] = {}
+    if 0 in rest:
+        counts[0] = 1
+        del rest[0]
+    left, linear = m - len(counts), None
+    fits = 1 in rest and left - n_features >= len(rest) - 1
+    if fits and n_features * sum(rest.values()) <= left * rest[1]:
+        linear = slice(len(counts), len(counts) + n_features)
+        counts[1] = n_features
+        left -= n_features
+        del rest[1]
+    counts |= share_out(rest, left)
+    sizes: dict[int, float] = dict(counts)
+    if linear is not None:
+        sizes[1] = 1.0
+    return _Shares(np.repeat(list(counts), list(counts.values())), sizes, linear)
