@@ -58,7 +58,9 @@ def cntk(rounds=3):
     found = []
     steps = {"standardized": ImageStandardizer(), "whitened": ZCAWhitening(regularization=1.0, per_image=False)}
     for (name, first), (m, hidden) in product(steps.items(), ((4096, 512), (8192, 512), (16384, 1024))):
-        features = CNTKSketch(3, 3, m, hidden_components=hidden, precision="bfloat16", random_state=0)
+        features = CNTKSketch(
+            depth=3, kernel_size=3, n_components=m, hidden_components=hidden, precision="bfloat16", random_state=0
+        )
         first.fit(images[0][:4000].cuda())
         features.fit(images[0][:1]).transform(images[0][:2].cuda())  # kernels are compiled
         seconds = []
@@ -103,7 +105,7 @@ def features_of_two_networks(n_components=16384, hidden=512):
     block = (nn.Conv(3), nn.ReLU())
     pyramid = nn.Sequential(*(*block, nn.AvgPool(2)) * 3, *block, nn.GlobalAvgPool(), nn.Dense())
     random = NetworkFeatures(
-        nn.Residual(nn.myrtle(5), pyramid), n_components, method="random", kind="nngp", normalize=False,
+        nn.Residual(nn.myrtle(5), pyramid), n_components=n_components, method="random", kind="nngp", normalize=False,
         hidden_components=hidden, precision="bfloat16",
     )  # fmt: skip
     return make_pipeline(ZCAWhitening(regularization=0.1, per_image=False), FlipAveraged(random))
@@ -162,7 +164,9 @@ def speed(n=64):
         few = X[: 32 if side < 32 else 12 if side == 32 else 4]
         row = {"side": side}
         for method in ("sketch", "random"):
-            features = CNTKSketch(3, 3, 4096, hidden_components=512, method=method, random_state=0).fit(X)
+            features = CNTKSketch(
+                depth=3, kernel_size=3, n_components=4096, hidden_components=512, method=method, random_state=0
+            ).fit(X)
             features.transform(X[:2])
             start = time.perf_counter()
             features.transform(X)
@@ -205,7 +209,9 @@ def errors(n=24, seeds=3):
                 for m in (1024, 4096, 16384):
                     both = []
                     for seed in range(seeds):
-                        Z = NetworkFeatures(net, m, method=method, kind=kind, random_state=seed).fit_transform(X)
+                        Z = NetworkFeatures(
+                            net, n_components=m, method=method, kind=kind, random_state=seed
+                        ).fit_transform(X)
                         E = (Z @ Z.T).astype(np.float64) - K
                         pairs = (E, K), (center @ E @ center, center @ K @ center)
                         sizes = [np.linalg.norm(A) / np.linalg.norm(B) for A, B in pairs]

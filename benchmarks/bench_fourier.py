@@ -33,8 +33,8 @@ def rows(n, d, dtype):
 def make(name, d, m, seed=0):
     from sklearn.kernel_approximation import RBFSampler
 
-    from ntkit.features.fastfood import FastfoodFeatures
     from ntkit.features.fourier import OrthogonalFourierFeatures, RandomFourierFeatures
+    from ntkit.features.fourier.fastfood import FastfoodFeatures
 
     if name == "RBFSampler":
         return RBFSampler(gamma=1 / d, n_components=m, random_state=seed)

@@ -55,7 +55,7 @@ def on(device, X):
 
 def matrix(X, kernel):
     """Kernel matrix over the mean of its diagonal, and its largest eigenvalue."""
-    from ntkit.features._lengthscale import default_lengthscale
+    from ntkit.features.lengthscale import default_lengthscale
     from ntkit.kernels import gram
 
     name = kernel.split()[0]
@@ -80,7 +80,7 @@ def preconditioners(name, K, X, kernel, params, size, penalties):
     if name == "none":
         return [None] * len(penalties)
     if name == "sketch":
-        Z = DotProductSketch(kernel.split()[0], size, **params, random_state=0).fit_transform(X)
+        Z = DotProductSketch(kernel.split()[0], n_components=size, **params, random_state=0).fit_transform(X)
         Z *= float((Z * Z).sum(1).mean()) ** -0.5
     else:
         Z = nystroem_features(held, size, seed).Z
@@ -160,7 +160,7 @@ def run_one(who, kernel, n, device):
     from sklearn.kernel_ridge import KernelRidge as Peer
 
     from ntkit import KernelRidge
-    from ntkit.features._lengthscale import default_lengthscale
+    from ntkit.features.lengthscale import default_lengthscale
     from ntkit.kernels import ntk
 
     limit = 21 * 2**30  # an error instead of a machine without memory

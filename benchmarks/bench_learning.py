@@ -80,7 +80,9 @@ def fit(n=200_000, m=4096):
     found = []
     for method in ("polynomial", "random", "sketch"):
         for alphas in (1.0, None):
-            model = FeatureRidge(NTKFeatures(1, m, method=method, random_state=0), alphas, random_state=0)
+            model = FeatureRidge(
+                NTKFeatures(depth=1, n_components=m, method=method, random_state=0), alphas, random_state=0
+            )
             model.fit(X[:6000], y[:6000])
             before = syrk_seconds(m)
             start = time.perf_counter()
@@ -123,7 +125,7 @@ def memory_of(n, m):
             for start in range(0, n, 10_000):
                 yield synthetic(10_000, seed=start)
 
-    model = FeatureRidge(NTKFeatures(1, m, random_state=0), random_state=0)
+    model = FeatureRidge(NTKFeatures(depth=1, n_components=m, random_state=0), random_state=0)
     model.fit(*synthetic(m + 100))
     reset_peak()
     before = memory_mib("VmRSS")
@@ -144,15 +146,15 @@ def protein(m=8192, folds=4):
     X, y = data.X, data.y
     d = X.shape[1]
     maps = {
-        "NTKRandomFeatures L=1": NTKFeatures(1, m, method="random"),
-        "NTKSketch L=1": NTKFeatures(1, m, method="sketch"),
-        "NTKPolynomialSketch L=1": NTKFeatures(1, m),
-        "NTKRandomFeatures L=1, bias": NTKFeatures(1, m, method="random", bias="auto"),
-        "NTKSketch L=1, bias": NTKFeatures(1, m, method="sketch", bias="auto"),
-        "NTKPolynomialSketch L=1, bias": NTKFeatures(1, m, bias="auto"),
-        "NTKPolynomialSketch L=3, bias": NTKFeatures(3, m, bias="auto"),
-        "RandomFourierFeatures, scale": RandomFourierFeatures(m, lengthscale="scale"),
-        "RandomFourierFeatures, 0.3 scale": RandomFourierFeatures(m, lengthscale=0.3 * (d / 2) ** 0.5),
+        "NTKRandomFeatures L=1": NTKFeatures(depth=1, n_components=m, method="random"),
+        "NTKSketch L=1": NTKFeatures(depth=1, n_components=m, method="sketch"),
+        "NTKPolynomialSketch L=1": NTKFeatures(depth=1, n_components=m),
+        "NTKRandomFeatures L=1, bias": NTKFeatures(depth=1, n_components=m, method="random", bias="auto"),
+        "NTKSketch L=1, bias": NTKFeatures(depth=1, n_components=m, method="sketch", bias="auto"),
+        "NTKPolynomialSketch L=1, bias": NTKFeatures(depth=1, n_components=m, bias="auto"),
+        "NTKPolynomialSketch L=3, bias": NTKFeatures(depth=3, n_components=m, bias="auto"),
+        "RandomFourierFeatures, scale": RandomFourierFeatures(n_components=m, lengthscale="scale"),
+        "RandomFourierFeatures, 0.3 scale": RandomFourierFeatures(n_components=m, lengthscale=0.3 * (d / 2) ** 0.5),
     }
     found = []
     for name, features in maps.items():
@@ -188,7 +190,7 @@ def mnist(sizes=(4096, 8192, 16384)):
 
     data = load_dataset("mnist")
     families = {
-        "NTKFeatures": [NTKFeatures(depth) for depth in (1, 2, 3)],
+        "NTKFeatures": [NTKFeatures(depth=depth) for depth in (1, 2, 3)],
         "RandomFourierFeatures": [RandomFourierFeatures(lengthscale=s) for s in (0.35, 0.5, 0.7)],
     }
     found = {"chosen": {}, "results": []}
@@ -232,10 +234,10 @@ def rivals(m=4096, sigma=0.7, lengthscale=0.5):
     gamma = 1 / (2 * lengthscale**2)
     models = {
         "NTKFeatures + FeatureRidgeClassifier, α chosen": FeatureRidgeClassifier(
-            NTKFeatures(3, m, random_state=0), random_state=0
+            NTKFeatures(depth=3, n_components=m, random_state=0), random_state=0
         ),
         "RandomFourierFeatures + FeatureRidgeClassifier, α chosen": FeatureRidgeClassifier(
-            RandomFourierFeatures(m, lengthscale=lengthscale, random_state=0), random_state=0
+            RandomFourierFeatures(n_components=m, lengthscale=lengthscale, random_state=0), random_state=0
         ),
         "RBFSampler + RidgeClassifier, one α": make_pipeline(
             RBFSampler(gamma=gamma, n_components=m, random_state=0), RidgeClassifier(alpha=0.1)
@@ -278,10 +280,10 @@ def search(m=2048, seeds=range(3), budget=60.0, tables=TABLES):
             order = np.random.default_rng(seed).permutation(len(X))
             test, train = order[: len(X) // 5], order[len(X) // 5 :]
             maps = {
-                "NTK L=1": ntkit.NTKFeatures(1, m, random_state=seed),
-                "NTK L=1, bias": ntkit.NTKFeatures(1, m, bias="auto", random_state=seed),
-                "NTK L=3, bias": ntkit.NTKFeatures(3, m, bias="auto", random_state=seed),
-                "Gaussian, scale": ntkit.RandomFourierFeatures(m, random_state=seed),
+                "NTK L=1": ntkit.NTKFeatures(depth=1, n_components=m, random_state=seed),
+                "NTK L=1, bias": ntkit.NTKFeatures(depth=1, n_components=m, bias="auto", random_state=seed),
+                "NTK L=3, bias": ntkit.NTKFeatures(depth=3, n_components=m, bias="auto", random_state=seed),
+                "Gaussian, scale": ntkit.RandomFourierFeatures(n_components=m, random_state=seed),
                 "linear": "passthrough",
             }
             models = {
@@ -289,7 +291,9 @@ def search(m=2048, seeds=range(3), budget=60.0, tables=TABLES):
                 for name, features in maps.items()
             }
             models["FeatureRidge()"] = ridge(
-                make_pipeline(ntkit.ArcsinhScaler(), ntkit.NTKFeatures(1, m, bias="auto", random_state=seed)),
+                make_pipeline(
+                    ntkit.ArcsinhScaler(), ntkit.NTKFeatures(depth=1, n_components=m, bias="auto", random_state=seed)
+                ),
                 random_state=seed,
             )
             models["search"] = searcher(m, budget, random_state=seed)
@@ -321,7 +325,7 @@ def dask(n=200_000, m=2048, chunk=10_000):
         cluster = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
         with cluster, Client(cluster) as client:
             rows, targets = (client.persist(array.from_array(a, chunks=(chunk, *a.shape[1:]))) for a in (X, y))
-            model = FeatureRidge(NTKFeatures(1, m, random_state=0), 1.0, random_state=0)
+            model = FeatureRidge(NTKFeatures(depth=1, n_components=m, random_state=0), 1.0, random_state=0)
             model.fit(rows[: 4 * chunk], targets[: 4 * chunk])  # compiled code loads
             start = time.perf_counter()
             model.fit(rows, targets)
@@ -342,7 +346,7 @@ def blocks(sizes=(4096, 16384), n_rows=16384):
     for m in sizes:
         n_rows = max(n_rows, m + 4096)  # fewer would be kept as they are
         X, y = synthetic(n_rows)
-        features = NTKFeatures(1, m, random_state=0).fit(X)
+        features = NTKFeatures(depth=1, n_components=m, random_state=0).fit(X)
         features.transform(X[:1000])
         start = time.perf_counter()
         for i in range(0, n_rows, 2048):
@@ -407,7 +411,7 @@ def device(n=200_000):
         Z = torch.randn(16384, m, device="cuda", dtype=torch.float64)
         out = torch.zeros(m, m, device="cuda", dtype=torch.float64)
         for alphas in (1.0, None):
-            model = FeatureRidge(NTKFeatures(1, m, random_state=0), alphas, random_state=0)
+            model = FeatureRidge(NTKFeatures(depth=1, n_components=m, random_state=0), alphas, random_state=0)
             model.fit(X[:50000], y[:50000])
             torch.cuda.synchronize()
             start = time.perf_counter()

@@ -63,8 +63,8 @@ def make(name, depth, m, seed=0):
         options = {"series": "taylor", "variant": "paper", "normalize": False, "projection": True, "replace": True}
         return NTKSketch(depth=depth, degree=8, derivative_degree=9, **options, **shared)
     if name == "random, paper":
-        options = {"features": "gaussian", "split": 0.5, "normalize": False, "replace": True}
-        return NTKRandomFeatures(depth=depth, step_components=m, hidden_components=m, **options, **shared)
+        options = {"directions": "gaussian", "split": 0.5, "normalize": False, "replace": True}
+        return NTKRandomFeatures(depth=depth, derivative_components=m, hidden_components=m, **options, **shared)
     return NTKRandomFeatures(depth=depth, **shared)
 
 
@@ -376,6 +376,7 @@ def case_map(case, m, seed=0):
 
 def speed(rounds, only="", m=4096):
     from ntkit.kernels import ntk
+    from ntkit.programs import Program
     from ntkit.programs.steps import MatrixProduct
 
     found = []
@@ -388,7 +389,7 @@ def speed(rounds, only="", m=4096):
                 continue
             mapping = case_map(case, m).fit(X)
             products = []
-            for step in mapping._program.steps if hasattr(mapping, "_program") else ():
+            for step in getattr(mapping._draws, "program", Program(())).steps:
                 if isinstance(step, MatrixProduct):
                     A = np.ones((len(X), step.matrix.shape[1]), "float32")
                     products.append(
@@ -470,7 +471,7 @@ def device(rounds, n=100_000, d=784, m=8192):
             peak_gib = (torch.cuda.max_memory_allocated() - before) / 2**30
             from ntkit.programs.steps import MatrixProduct
 
-            flops = 2 * n * sum(s.matrix.size for s in mapping._program.steps if isinstance(s, MatrixProduct))
+            flops = 2 * n * sum(s.matrix.size for s in mapping._draws.program.steps if isinstance(s, MatrixProduct))
             traffic = 4 * n * (d + m)
             row = {
                 "map": name,

@@ -50,11 +50,11 @@ def lengthscale(name, X):
 def make(who, kernel, m, length, seed=0):
     from sklearn.kernel_approximation import Nystroem
 
-    from ntkit.features.nystroem import NystroemFeatures
+    from ntkit.features.landmarks.nystroem import NystroemFeatures
     from ntkit.kernels import ntk
 
     if who in LANDMARKS:
-        return NystroemFeatures(kernel, m, landmarks=who, lengthscale=length, random_state=seed)
+        return NystroemFeatures(kernel, n_components=m, landmarks=who, lengthscale=length, random_state=seed)
     if kernel == "gaussian":
         return Nystroem(kernel="rbf", gamma=0.5 / length**2, n_components=m, random_state=seed)
     return _WithFunction(lambda X, Y=None: ntk(X, Y, depth=1), m, seed)

@@ -282,7 +282,7 @@ def baseline(kernel, depth, m):
 
     if kernel == "ntk":
         return lambda seed: NTKPolynomialSketch(depth=depth, n_components=m, random_state=seed)
-    return lambda seed: DotProductSketch(kernel, m, random_state=seed)
+    return lambda seed: DotProductSketch(kernel, n_components=m, random_state=seed)
 
 
 def series_map(kernel, depth, m, normalize, **options):
@@ -290,9 +290,9 @@ def series_map(kernel, depth, m, normalize, **options):
     from ntkit import DotProductSketch
 
     if normalize:
-        options |= {"kernel": kernel, "depth": depth, "sketch": "power"}
+        options |= {"kernel": kernel, "depth": depth, "method": "power"}
     else:
-        options |= {"kernel": taylor(kernel, depth, HIGHEST_OF_TREES).tolist(), "sketch": "tree"}
+        options |= {"kernel": taylor(kernel, depth, HIGHEST_OF_TREES).tolist(), "method": "tree"}
     return lambda seed: DotProductSketch(n_components=m, normalize=normalize, random_state=seed, **options)
 
 
@@ -367,7 +367,7 @@ def budget(args):
         for title, a in series.items():
             K = polyval(cosines(X), a)
             for m in (1024, 4096):
-                law = DotProductSketch(list(a), m, degree=degree, random_state=0).fit(X).sketch_.law
+                law = DotProductSketch(list(a), n_components=m, degree=degree, random_state=0).fit(X).sketch_.law
                 laws = {name: with_shares(law, a, name) for name in ("least variance", "equal", "squares")}
                 operators = {name: [law.sample(seed) for seed in range(seeds)] for name, law in laws.items()}
                 seconds = medians({name: lambda o=o: o[0].apply(X) for name, o in operators.items()}, rounds)

@@ -27,7 +27,7 @@ fig, axes = plt.subplots(2, 2, figsize=(8, 7), layout="constrained")
 cases = (("rings", rings, 0.4), ("moons", moons, 0.28))
 for row, (name, (X, truth), lengthscale) in zip(axes, cases, strict=True):
     plain = KMeans(2, n_init=10, random_state=0).fit_predict(X)
-    features = GaussianFeatures(200, lengthscale=lengthscale, random_state=0)
+    features = GaussianFeatures(n_components=200, lengthscale=lengthscale, random_state=0)
     ours = FeatureKMeans(features, 2, n_init=10, random_state=0).fit(X)
     for ax, labels, title in zip(row, (plain, ours.labels_), ("k-means", "kernel k-means"), strict=True):
         ax.scatter(*X.T, c=labels, s=10, cmap="coolwarm")
@@ -48,7 +48,7 @@ fig, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")
 for name, (X, truth) in {"rings": rings, "moons": moons}.items():
     scores = []
     for scale in scales:
-        features = GaussianFeatures(200, lengthscale=scale, random_state=0)
+        features = GaussianFeatures(n_components=200, lengthscale=scale, random_state=0)
         labels = FeatureKMeans(features, 2, n_init=5, random_state=0).fit(X).labels_
         scores.append(adjusted_rand_score(truth, labels))
     ax.semilogx(scales, scores, marker="o", label=name)

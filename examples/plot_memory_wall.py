@@ -27,7 +27,7 @@ X = rng.standard_normal((16000, 20)).astype("float32")
 y = np.sin(X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(len(X))
 models = {
     "exact kernel": KernelRidge("ntk", 1.0, depth=2, solver="direct"),
-    "1024 features": FeatureRidge(NTKFeatures(2, n_components, random_state=0), 1.0, random_state=0),
+    "1024 features": FeatureRidge(NTKFeatures(depth=2, n_components=n_components, random_state=0), 1.0, random_state=0),
 }
 seconds = {}
 for name, model in models.items():

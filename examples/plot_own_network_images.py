@@ -36,7 +36,7 @@ net = nn.Sequential(*conv, nn.AvgPool(2), *conv, nn.Flatten(), nn.Dense())
 # Ridge classifiers on the exact kernel, on sketched features, and on gradients of a network of 16 channels. Each
 # chooses its penalty on its training images.
 
-sketch = NetworkFeatures(net, 1024, random_state=0)
+sketch = NetworkFeatures(net, n_components=1024, random_state=0)
 gradients = GradientFeatures(net, width=16, random_state=0)
 models = {
     "exact kernel": KernelRidgeClassifier(net, np.logspace(-6, 0, 7)),

@@ -46,7 +46,7 @@ latitude = np.linspace(-np.pi / 2, np.pi / 2, 61)
 east, north = np.meshgrid(longitude, latitude)
 grid = np.stack([np.cos(north) * np.cos(east), np.cos(north) * np.sin(east), np.sin(north)], axis=-1).reshape(-1, 3)
 
-features = GegenbauerFeatures("gaussian", 576, lengthscale=0.2, random_state=0)
+features = GegenbauerFeatures("gaussian", n_components=576, lengthscale=0.2, random_state=0)
 model = FeatureRidge(features, random_state=0).fit(points, known)
 mean = model.predict(grid)
 

@@ -30,7 +30,7 @@ grid = np.linspace(-6, 6, 400)
 # without one, its functions are straight on both sides of 0.
 
 models = {
-    "Gaussian, length scale 1": GaussianFeatures(256, lengthscale=1.0, random_state=0),
+    "Gaussian, length scale 1": GaussianFeatures(n_components=256, lengthscale=1.0, random_state=0),
     "NTK, depth 1": NTKFeatures(depth=1, n_components=256, bias=1.0, random_state=0),
     "NTK, depth 4": NTKFeatures(depth=4, n_components=256, bias=1.0, random_state=0),
 }

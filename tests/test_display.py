@@ -188,7 +188,7 @@ def test_bad_arguments_of_kernel_values(X, features):
 
 
 def test_curves_are_means_of_errors_over_seeds(X):
-    maps = {"polynomial": NTKPolynomialSketch(depth=2), "random": NTKRandomFeatures(depth=2)}
+    maps = {"polynomial": NTKPolynomialSketch(depth=2, degree=16), "random": NTKRandomFeatures(depth=2)}
     display = ErrorCurveDisplay.from_estimators(maps, X, n_components=(32, 64, 128), n_repeats=4, random_state=0)
     assert [line.get_label() for line in display.lines_] == list(maps)
     for line, label in zip(display.lines_, maps, strict=True):
@@ -292,7 +292,7 @@ def test_progress_is_shown_on_demand(X, capsys):
         ([NTKFeatures()], {"x": "metres"}, "'x' parameter of .* must be one of 'n_components', 'seconds'"),
         ([RBFSampler()], {"n_components": (8,)}, "'kernel' parameter of .* must be given"),
         (
-            {"mine": NTKFeatures()},
+            {"mine": NTKRandomFeatures()},
             {"n_components": (8,), "metric": lambda *_: np.nan},
             "'metric' parameter of .* must be an error that is finite and ≥ 0. Got nan .* for 'mine' with 8 features",
         ),

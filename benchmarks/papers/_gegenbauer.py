@@ -84,16 +84,18 @@ def make(name, kernel, m, seed, *, lengthscale=1.0, depth=2):
     if name in fourier:
         return fourier[name](lengthscale=lengthscale, **shared)
     if name.startswith("maclaurin"):
-        return ntkit.MaclaurinFeatures(kernel, law="geometric" if "paper" in name else "optimal", **of_kernel, **shared)
+        return ntkit.MaclaurinFeatures(
+            kernel, method="geometric" if "paper" in name else "optimal", **of_kernel, **shared
+        )
     if name == "taylor":
         return ntkit.DotProductSketch(kernel, **of_kernel, **shared)
     if name == "polynomial":
         return ntkit.NTKPolynomialSketch(depth=depth, **shared)
     if name == "random":
         return ntkit.NTKRandomFeatures(depth=depth, **shared)
-    options = {"gegenbauer": {}, "groups": {"groups": ((0, 1, 2), (3,))}}
+    options = {"gegenbauer": {"groups": None}, "groups": {"groups": ((0, 1, 2), (3,))}}
     # No tolerance: ridge regression with a small λ sees degrees that hold little of the kernel.
-    published = {"harmonics": False, "orthogonal": False, "degree": 15, "tolerance": 0.0}
+    published = {"harmonics": False, "directions": "gaussian", "degree": 15, "tolerance": 0.0}
     return ntkit.GegenbauerFeatures(kernel, **options.get(name, published), **of_kernel, **shared)
 
 

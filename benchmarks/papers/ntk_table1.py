@@ -107,8 +107,8 @@ def feature_map(method, m, seed, device):
         net = nn.Sequential(*(nn.Conv(3), nn.ReLU()) * 3, nn.GlobalAvgPool(), nn.Dense())
         return ntkit.GradientFeatures(net, n_components=m, random_state=seed)
     return ntkit.CNTKSketch(
-        3, 3, m, hidden_components=HIDDEN.get(m, 512), precision="bfloat16" if device == "cuda" else None,
-        random_state=seed,
+        depth=3, kernel_size=3, n_components=m, hidden_components=HIDDEN.get(m, 512),
+        precision="bfloat16" if device == "cuda" else None, random_state=seed,
     )  # fmt: skip
 
 

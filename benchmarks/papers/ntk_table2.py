@@ -169,10 +169,12 @@ def feature_map(method, m, lengthscale, seed):
     import ntkit
 
     if method == "RFF":
-        return ntkit.RandomFourierFeatures(m, lengthscale=lengthscale, random_state=seed)
+        return ntkit.RandomFourierFeatures(n_components=m, lengthscale=lengthscale, random_state=seed)
     name, _, bias = method.partition(", ")
     kinds = {"NTKRF": "random", "NTKSketch": "sketch", "NTKPolynomialSketch": "polynomial"}
-    return ntkit.NTKFeatures(1, m, method=kinds[name], bias="auto" if bias else 0.0, random_state=seed)
+    return ntkit.NTKFeatures(
+        depth=1, n_components=m, method=kinds[name], bias="auto" if bias else 0.0, random_state=seed
+    )
 
 
 def chosen(method, m, X, y, X_test, seed, device):

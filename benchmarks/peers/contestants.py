@@ -186,7 +186,7 @@ def feature_ridge(problem, features=None):
 def feature_ridge_ntk(problem, depth, _alpha):
     from ntkit import ArcsinhScaler, NTKFeatures
 
-    features = NTKFeatures(depth, N_COMPONENTS, bias="auto", random_state=problem.seed)
+    features = NTKFeatures(depth=depth, n_components=N_COMPONENTS, bias="auto", random_state=problem.seed)
     return feature_ridge(problem, make_pipeline(ArcsinhScaler(), features))
 
 
@@ -194,14 +194,18 @@ def feature_ridge_gaussian(problem, factor, _alpha):
     from ntkit import GaussianFeatures
 
     lengthscale = (2 * factor * problem.scale) ** -0.5
-    return feature_ridge(problem, GaussianFeatures(N_COMPONENTS, lengthscale=lengthscale, random_state=problem.seed))
+    return feature_ridge(
+        problem, GaussianFeatures(n_components=N_COMPONENTS, lengthscale=lengthscale, random_state=problem.seed)
+    )
 
 
 def feature_ridge_nystroem(problem, factor, _alpha):
     from ntkit import NystroemFeatures
 
     lengthscale = (2 * factor * problem.scale) ** -0.5
-    features = NystroemFeatures("gaussian", N_COMPONENTS, lengthscale=lengthscale, random_state=problem.seed)
+    features = NystroemFeatures(
+        "gaussian", n_components=N_COMPONENTS, lengthscale=lengthscale, random_state=problem.seed
+    )
     return feature_ridge(problem, features)
 
 

@@ -90,7 +90,7 @@ def learner(way, n_components, seed):
     if way == "exact":
         return KernelRidge("ntk", ALPHA, depth=DEPTH, solver="direct")
     m = n_components or (2048 if way == "features" else 8192)
-    return FeatureRidge(NTKFeatures(DEPTH, m, random_state=seed), random_state=seed)
+    return FeatureRidge(NTKFeatures(depth=DEPTH, n_components=m, random_state=seed), random_state=seed)
 
 
 def report(runs):

@@ -226,7 +226,9 @@ def test_images_need_a_kernel_of_images(rng):
     with pytest.raises(
         ValueError, match=r"'depth' parameter of KernelRidge must be an int ≥ 2 for kernel='cntk'.* Got 1"
     ):
-        KernelRidge("cntk").fit(images, y)
+        KernelRidge("cntk", depth=1).fit(images, y)
+    deep = KernelRidge("cntk", depth=3).fit(images, y)
+    np.testing.assert_array_equal(KernelRidge("cntk").fit(images, y).predict(images), deep.predict(images))
     again = KernelRidge("cntk", depth=2).fit(images, y).set_params(kernel="ntk").fit(images.reshape(5, 6), y)
     assert not hasattr(again, "image_shape_")
 
@@ -1093,7 +1095,7 @@ BAD = {
     "solver": [("cg", ValueError), (None, TypeError), (1, TypeError)],
     "kernel_params": [("degree", TypeError), ([1], TypeError), ({"lengthscale": 1.0}, ValueError)],
     "lengthscale": [*POSITIVE, ("auto", ValueError), (None, TypeError), ([1.0], TypeError)],
-    "depth": [*COUNTS, (None, TypeError)],
+    "depth": COUNTS,
     "fit_intercept": SWITCHES,
     "features": [("rff", ValueError), (3, TypeError), (RandomFourierFeatures, TypeError)],
     "n_components": COUNTS,

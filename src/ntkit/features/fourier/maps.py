@@ -54,9 +54,9 @@ class WaveDraws(RowDraws):
     def write_phases(self, X: Any, tables: Any, out: np.ndarray) -> None:
         """Write w_i·x of rows in host memory to the first columns of `out`."""
 
+    @abstractmethod
     def least_rows(self, dtype: np.dtype) -> int:
         """The fewest rows that a tile should have."""
-        raise NotImplementedError
 
     def numbers_per_row(self, X: Array) -> int:
         """See :meth:`RowDraws.numbers_per_row`: rows in another dtype are copied, and products may be."""
