@@ -36,6 +36,10 @@ NETWORKS = {
         ("sketch", "random"),
         lambda depth: Sequential(*(Dense(trainable=False), ReLU()) * depth, Dense(), ReLU()),
     ),
+    "two trained layers in a row": (  # ψ has √2 φ
+        ("sketch", "random"),
+        lambda depth: Sequential(*(Dense(), Dense(), ReLU()) * depth, Dense(), Dense()),
+    ),
 }
 
 
