@@ -10,7 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ntkit.cli import main
+import ntkit as package
+from ntkit.cli import comparison, main
+from ntkit.cli.commands import candidates
 
 SMALL = ["--components", "128", "--time-budget", "5"]
 
@@ -24,18 +26,17 @@ def ntkit(capsys):
         found = main([str(a) for a in arguments])
         out, err = capsys.readouterr()
         assert found == code, err
-        return SimpleNamespace(out=out, err=err)
+        return SimpleNamespace(out=out, err=err, report=json.loads(out) if "--json" in arguments and not code else None)
 
     return run
 
 
-def run_process(*arguments, code=0):
+def run_process(*arguments):
     command = [sys.executable, "-m", "ntkit", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", timeout=300)
-    assert done.returncode == code, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "\x1b" not in done.stdout + done.stderr  # no colours
-    return done
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\x1b" not in done.stdout  # no colours
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -53,43 +54,47 @@ def folder(tmp_path_factory):
         }
     )
     frame["price"] = frame["width"] ** 2 + (frame["code"] == "007") + 0.05 * rng.standard_normal(n)
-    frame["sort"] = np.where(frame["width"] > 0, "large", "small")
-    frame["sort"] = frame["sort"].astype(object)
+    frame["sort"] = np.where(frame["width"] > 0, "large", "small").astype(object)
     frame.to_csv(folder / "train.csv", index=False)
     frame.drop(columns="id").to_parquet(folder / "train.parquet")
     X = frame[["width", "age"]].to_numpy()
     np.savez(folder / "train.npz", X=X, y=np.digitize(X[:, 0], [-1, 1]))
-    assert main(["fit", str(folder / "train.csv"), "-t", "price", "-o", str(folder / "price.ntkit"), "--drop", "id",
-                 "--drop", "sort", "--statistics", "--quiet", "--seed", "1", *SMALL]) == 0  # fmt: skip
-    assert main(["fit", str(folder / "train.parquet"), "-t", "sort", "-o", str(folder / "sort.ntkit"), "--drop",
-                 "price", "--kernel", "linear", "--quiet", *SMALL]) == 0  # fmt: skip
+    for name, target, model, *options in (
+        ("train.csv", "price", "price.ntkit", "--drop", "id", "--drop", "sort", "--statistics", "--seed", "1"),
+        ("train.parquet", "sort", "sort.ntkit", "--drop", "price", "--kernel", "linear"),
+    ):
+        fit = ["fit", str(folder / name), "-t", target, "-o", str(folder / model), "--quiet"]
+        assert main([*fit, *options, *SMALL]) == 0
     return folder
 
 
-class TestFit:
-    def test_in_a_process(self, folder, tmp_path):
-        done = run_process(
-            "fit", folder / "train.npz", "--target", "y", "--output", tmp_path / "m.ntkit", "--kernel", "ntk", *SMALL
-        )
-        assert done.stderr == ""
-        assert "Task: classification, as the target has 3 different whole numbers in 400 rows" in done.stdout
-        assert "--task regression" in done.stdout
-        assert re.search(r"^kernel +rows features +error +alpha seconds$", done.stdout, re.M)
-        assert "Chosen: ntk depth=" in done.stdout
-        accuracy, constant = map(float, re.search(r"^accuracy +([\d.]+) +([\d.]+)$", done.stdout, re.M).groups())
-        assert accuracy > 0.85 > constant
-        assert (tmp_path / "m.ntkit").stat().st_size > 1000
+def test_fit_predict_and_evaluate_in_processes(folder, tmp_path):
+    data, model, predictions = folder / "train.npz", tmp_path / "m.ntkit", tmp_path / "p.csv"
+    out = run_process("fit", data, "--target", "y", "--output", model, "--kernel", "ntk", *SMALL)
+    assert "Task: classification, as the target has 3 different whole numbers in 400 rows" in out
+    assert "--task regression" in out
+    assert re.search(r"^kernel +rows features +error +alpha seconds$", out, re.M)
+    assert "Chosen: ntk depth=" in out
+    accuracy, constant = map(float, re.search(r"^accuracy +([\d.]+) +([\d.]+)$", out, re.M).groups())
+    assert accuracy > 0.85 > constant
+    assert model.stat().st_size > 1000
+    assert run_process("predict", model, data, "-o", predictions).startswith("400 predictions:")
+    right = np.mean(pd.read_csv(predictions)["prediction"] == np.load(data)["y"])
+    report = json.loads(run_process("evaluate", model, data, "--target", "y", "--json"))
+    assert report["scores"]["accuracy"] == right > 0.85
 
+
+class TestFit:
     def test_json(self, ntkit, folder, tmp_path):
-        arguments = ("fit", folder / "train.parquet", "-t", "price", "-o", tmp_path / "m", "--drop", "sort", "--json")
-        done = ntkit(*arguments, *SMALL, "--kernel", "gaussian", "--lengthscale", "1.5")
-        report = json.loads(done.out)
+        options = ("--drop", "sort", "--json", "--kernel", "gaussian", "--lengthscale", "1.5", *SMALL)
+        done = ntkit("fit", folder / "train.parquet", "-t", "price", "-o", tmp_path / "m", *options)
+        report = done.report
         assert done.err == ""
         assert report["task"] == "regression"
         assert report["best"]["name"] == "gaussian lengthscale=1.5"
         assert report["test"]["scores"]["R2"] > 0.9 > report["test"]["baseline"]["R2"]
         assert (report["n_train"], report["n_test"]) == (320, 80)
-        again = json.loads(ntkit(*arguments, *SMALL, "--kernel", "gaussian", "--lengthscale", "1.5").out)
+        again = ntkit("fit", folder / "train.parquet", "-t", "price", "-o", tmp_path / "m", *options).report
         assert again["test"] == report["test"]  # one seed, one result
 
     @pytest.mark.parametrize(
@@ -101,13 +106,11 @@ class TestFit:
     )
     def test_kernels(self, ntkit, folder, tmp_path, options, names):
         arguments = ("fit", folder / "train.npz", "-t", "y", "-o", tmp_path / "m", "--test", "0", "--json")
-        report = json.loads(ntkit(*arguments, *SMALL, *options).out)
+        report = ntkit(*arguments, *SMALL, *options).report
         assert {r["name"] for r in report["results"]} | {report["best"]["name"]} == names
         assert report["test"] is None
 
     def test_auto_with_a_depth_and_a_length_scale(self):
-        from ntkit._commandline.commands import candidates
-
         assert candidates("auto", None, None, 4) is None
         found = candidates("auto", 7, 2.5, 4)
         assert set(found) == {"linear", "ntk depth=7", "ntk depth=7 bias=0", "gaussian lengthscale=2.5"}
@@ -120,13 +123,13 @@ class TestFit:
         frame = pd.DataFrame({"a": ["x", "y", "z", None] * 20, "y": ["1", "2", "2", "1"] * 20})
         frame.to_parquet(tmp_path / "a.parquet")
         ntkit("fit", tmp_path / "a.parquet", "-t", "y", "-o", tmp_path / "m", *SMALL)
-        out = ntkit("evaluate", tmp_path / "m", tmp_path / "a.parquet", "-t", "y", "--json").out
-        assert json.loads(out)["scores"]["accuracy"] == 1
+        done = ntkit("evaluate", tmp_path / "m", tmp_path / "a.parquet", "-t", "y", "--json")
+        assert done.report["scores"]["accuracy"] == 1
 
     @pytest.mark.parametrize(
         ("options", "what"),
         [
-            ([], r"column 'id' has 400 different values.*--drop 'id'"),
+            ([], r"train.csv'.* column 'id' has 400 different values.* Leave it out: --drop 'id'\.$"),
             (
                 ["--drop", "idd"],
                 r"has no column 'idd'\. Did you mean 'id'\? It has: width, age, code, id, price, sort\.",
@@ -142,20 +145,24 @@ class TestFit:
         assert re.match(f"error: .*{what}", done.err, re.S)
         assert done.out == ""
 
-    def test_missing_targets(self, ntkit, tmp_path):
-        path = tmp_path / "a.csv"
-        path.write_text("a,y\n" + "1,2.5\n2,3.5\n3,1.5\n4,\n" * 10)
-        done = ntkit("fit", path, "-t", "y", "-o", tmp_path / "m", code=1)
-        assert "missing in 10 of 40 rows. Say --drop-missing-target" in done.err
-        options = ("--drop-missing-target", "--kernel", "linear", "--json")
-        assert json.loads(ntkit("fit", path, "-t", "y", "-o", tmp_path / "m", *options).out)["n_rows"] == 30
+    @pytest.mark.parametrize(
+        ("rows", "what"),
+        [
+            ("1,no\n2,no\n", "two classes or more"),
+            ("1,2.5\n2,3.5\n", "too few to hold some out"),
+            ("1,2.5\n2,\n", "missing in 1 of 2 rows, first in row 1 .* Say --drop-missing-target"),
+        ],
+    )
+    def test_targets_that_cannot_be_learned(self, ntkit, tmp_path, rows, what):
+        (tmp_path / "a.csv").write_text(f"a,y\n{rows}")
+        done = ntkit("fit", tmp_path / "a.csv", "-t", "y", "-o", tmp_path / "m", code=1)
+        assert re.match(f"error: .*a.csv'.*{what}", done.err)
 
-    def test_targets_that_cannot_be_learned(self, ntkit, tmp_path):
-        path = tmp_path / "a.csv"
-        path.write_text("a,y\n1,no\n2,no\n")
-        assert "two classes or more" in ntkit("fit", path, "-t", "y", "-o", tmp_path / "m", code=1).err
-        path.write_text("a,y\n1,2.5\n2,3.5\n")
-        assert "too few to hold some out" in ntkit("fit", path, "-t", "y", "-o", tmp_path / "m", code=1).err
+    def test_missing_targets_can_be_left_out(self, ntkit, tmp_path):
+        (tmp_path / "a.csv").write_text("a,y\n" + "1,2.5\n2,3.5\n3,1.5\n4,\n" * 10)
+        options = ("--drop-missing-target", "--kernel", "linear", "--json")
+        done = ntkit("fit", tmp_path / "a.csv", "-t", "y", "-o", tmp_path / "m", *options)
+        assert done.report["n_rows"] == 30
 
     @pytest.mark.parametrize(
         ("options", "what"),
@@ -178,23 +185,22 @@ class TestFit:
 
 
 class TestPredict:
-    def test_in_a_process(self, folder, tmp_path):
-        done = run_process("predict", folder / "price.ntkit", folder / "train.csv", "-o", tmp_path / "p.csv", "--std")
-        assert done.stdout.startswith("400 predictions:")
+    def test_standard_deviations(self, ntkit, folder, tmp_path):
+        ntkit("predict", folder / "price.ntkit", folder / "train.csv", "-o", tmp_path / "p.csv", "--std")
         frame = pd.read_csv(tmp_path / "p.csv")
         assert list(frame.columns) == ["prediction", "std"]
         price = pd.read_csv(folder / "train.csv")["price"]
         assert np.corrcoef(frame["prediction"], price)[0, 1] > 0.98
         assert np.mean(np.abs(frame["prediction"] - price) < 3 * frame["std"]) > 0.95
 
-    def test_probabilities(self, ntkit, folder, tmp_path):
+    @pytest.mark.parametrize("name", ["p.parquet", "p.pq", "p.csv", "p.csv.gz", "p.tsv", "p.tsv.gz"])
+    def test_probabilities(self, ntkit, folder, tmp_path, name):
         arguments = ("predict", folder / "sort.ntkit", folder / "train.csv", "--proba", "--json", "-o")
-        for name, read in (("p.parquet", pd.read_parquet), ("p.csv.gz", pd.read_csv)):
-            report = json.loads(ntkit(*arguments, tmp_path / name).out)
-            frame = read(tmp_path / name)
-            assert report["columns"] == list(frame.columns) == ["prediction", "probability large", "probability small"]
-            np.testing.assert_allclose(frame.iloc[:, 1:].sum(axis=1), 1, rtol=1e-5)
-            assert ((frame["probability large"] > 0.5) == (frame["prediction"] == "large")).all()
+        report = ntkit(*arguments, tmp_path / name).report
+        frame, _ = package.tables.read_table(tmp_path / name)
+        assert report["columns"] == list(frame.columns) == ["prediction", "probability large", "probability small"]
+        np.testing.assert_allclose(frame.iloc[:, 1:].sum(axis=1), 1, rtol=1e-5)
+        assert ((frame["probability large"] > 0.5) == (frame["prediction"] == "large")).all()
 
     def test_text_stays_text(self, ntkit, folder, tmp_path):
         """Codes that look like numbers in the new table, where no other value is left."""
@@ -206,28 +212,36 @@ class TestPredict:
         every = pd.read_csv(tmp_path / "all.csv")["prediction"][(frame["code"] != "x").to_numpy()]
         np.testing.assert_allclose(new, every, rtol=1e-4, atol=1e-4)
 
-    def test_errors(self, ntkit, folder, tmp_path):
-        model, data, out = folder / "price.ntkit", folder / "train.csv", tmp_path / "p.csv"
-        assert "--output must end in .csv" in ntkit("predict", model, data, "-o", tmp_path / "p.txt", code=2).err
-        assert "--proba is for classification" in ntkit("predict", model, data, "-o", out, "--proba", code=1).err
-        sort = folder / "sort.ntkit"
-        assert "--std is for regression" in ntkit("predict", sort, data, "-o", out, "--std", code=1).err
-        assert "no file" in ntkit("predict", folder / "none", data, "-o", out, code=1).err
-        assert "not a complete ntkit file" in ntkit("predict", data, data, "-o", out, code=1).err
-        assert "does not exist" in ntkit("predict", model, folder / "none.csv", "-o", out, code=1).err
-        short = tmp_path / "short.csv"
-        short.write_text("width,age\n1,2\n")
-        assert "lacks the column 'code'" in ntkit("predict", model, short, "-o", out, code=1).err
-        short.write_text("width,age,code\nwide,2,x\n")
-        assert "'width' must hold numbers" in ntkit("predict", model, short, "-o", out, code=1).err
-        assert "needs data frames" in ntkit("predict", model, folder / "train.npz", "-o", out, code=1).err
-        assert not out.exists()
+    @pytest.mark.parametrize(
+        ("model", "data", "options", "what"),
+        [
+            ("price.ntkit", "train.csv", ["--proba"], "--proba is for classification"),
+            ("sort.ntkit", "train.csv", ["--std"], "--std is for regression"),
+            ("none", "train.csv", [], "no file"),
+            ("train.csv", "train.csv", [], "not a complete ntkit file"),
+            ("price.ntkit", "none.csv", [], "none.csv' does not exist"),
+            ("price.ntkit", "train.npz", [], "needs data frames"),
+            ("price.ntkit", b"width,age\n1,2\n", [], "new.csv'.* lacks the column 'code'"),
+            ("price.ntkit", b"width,age,code\n1,2,x\nwide,2,x\n", [], "new.csv'.*'width' must hold numbers.* in row 1"),
+            ("price.ntkit", b"width,age,code\n1,2,x\ninf,2,x\n", [], "new.csv'.*'width' has an infinite.* in row 1"),
+        ],
+    )
+    def test_errors(self, ntkit, folder, tmp_path, model, data, options, what):
+        path = tmp_path / "new.csv" if isinstance(data, bytes) else folder / data
+        if isinstance(data, bytes):
+            path.write_bytes(data)
+        done = ntkit("predict", folder / model, path, "-o", tmp_path / "p.csv", *options, code=1)
+        assert re.match(f"error: .*{what}", done.err)
+        assert not (tmp_path / "p.csv").exists()
+
+    def test_endings(self, ntkit, folder, tmp_path):
+        done = ntkit("predict", folder / "price.ntkit", folder / "train.csv", "-o", tmp_path / "p.txt", code=2)
+        assert "--output must end in .csv" in done.err
 
 
 class TestEvaluate:
-    def test_in_a_process(self, folder):
-        done = run_process("evaluate", folder / "price.ntkit", folder / "train.csv", "--target", "price", "--json")
-        report = json.loads(done.stdout)
+    def test_regression(self, ntkit, folder):
+        report = ntkit("evaluate", folder / "price.ntkit", folder / "train.csv", "-t", "price", "--json").report
         assert report["scores"].keys() == {"MSE", "RMSE", "MAE", "R2"}
         assert report["scores"]["R2"] > 0.9
         assert report["baseline"]["R2"] == pytest.approx(0)
@@ -243,74 +257,93 @@ class TestEvaluate:
         done = ntkit("evaluate", folder / "sort.ntkit", tmp_path / "a.csv", "-t", "sort")
         assert "10 rows are of classes that the model has not seen" in done.out
 
-    def test_errors(self, ntkit, folder):
-        data = folder / "train.csv"
-        done = ntkit("evaluate", folder / "price.ntkit", data, "-t", "Price", code=1)
-        assert "has no column 'Price'. Did you mean 'price'?" in done.err
-        assert "has learned numbers" in ntkit("evaluate", folder / "price.ntkit", data, "-t", "sort", code=1).err
-        assert "Missing option" in ntkit("evaluate", folder / "price.ntkit", data, code=2).err
+    @pytest.mark.parametrize(
+        ("options", "what", "code"),
+        [
+            (["-t", "Price"], "has no column 'Price'. Did you mean 'price'?", 1),
+            (["-t", "sort"], "has learned numbers", 1),
+            ([], "Missing option", 2),
+        ],
+    )
+    def test_errors(self, ntkit, folder, options, what, code):
+        assert what in ntkit("evaluate", folder / "price.ntkit", folder / "train.csv", *options, code=code).err
 
 
 class TestCompare:
-    def test_in_a_process(self, folder, tmp_path):
-        out = tmp_path / "new" / "folder"
-        done = run_process(
-            "compare", folder / "train.parquet", "-t", "price", "--drop", "sort", "--components", "64,32", "-o", out
-        )
-        assert "training rows: 320" in done.stdout
+    def test_table_plot_and_page(self, ntkit, folder, tmp_path):
+        folder_out = tmp_path / "new" / "folder"
+        options = ("--drop", "sort", "--components", "64,32", "-o", folder_out)
+        out = ntkit("compare", folder / "train.parquet", "-t", "price", *options).out
+        assert "training rows: 320" in out
         for kernel in ("linear", "NTK depth 1", "NTK depth 3", "Gaussian ℓ"):
-            assert re.search(rf"^{kernel}", done.stdout, re.M)
+            assert re.search(rf"^{kernel}", out, re.M)
         for name in ("polynomial", "random", "sketch", "Fourier", "RBFSampler"):
-            assert len(re.findall(rf" {name} +(?:32|64) ", done.stdout)) == 4, name
-        assert len(re.findall(r" exact +320 ", done.stdout)) == 4
-        picture = (out / "comparison.png").read_bytes()
+            assert len(re.findall(rf" {name} +(?:32|64) ", out)) == 4, name
+        assert len(re.findall(r" exact +320 ", out)) == 4
+        picture = (folder_out / "comparison.png").read_bytes()
         assert picture[:4] == b"\x89PNG"
         assert len(picture) > 20_000
-        page = (out / "comparison.html").read_text(encoding="utf-8")
+        page = (folder_out / "comparison.html").read_text(encoding="utf-8")
         assert not re.search(r"https?:|<script|<link|@import|url\(", page)
         assert re.findall(r'src="([^"]{22})', page) == ["data:image/png;base64,"]
         assert "width=device-width" in page
-        assert "train.parquet" in page
         assert page.count("<tr") == 1 + 1 + 10 * 2 + 4
         assert re.search("<code>ntkit compare .*train.parquet -t price --drop sort --components 64,32 -o ", page)
 
     def test_classification_with_seeds_and_without_exact_kernels(self, ntkit, folder):
         arguments = ("compare", folder / "train.npz", "-t", "y", "--components", "32", "--seeds", "2", "--json")
-        report = json.loads(ntkit(*arguments, "--max-exact", "100").out)
+        report = ntkit(*arguments, "--max-exact", "100").report
         assert all(r["map"] != "exact" for r in report["results"])
         assert {r["n_seeds"] for r in report["results"]} == {1, 2}
         assert report["best"]["error"] < 0.15 < report["facts"]["error of a constant"]
         assert report["files"] == []
 
-    def test_errors(self, ntkit, folder):
-        data = folder / "train.npz"
-        for value in ("a", "0,1", ""):
-            done = ntkit("compare", data, "-t", "y", "--components", value, code=2)
-            assert "--components must be positive whole numbers" in done.err
-        assert "--test must be more than 0" in ntkit("compare", data, "-t", "y", "--test", "0", code=2).err
-        assert "has no array 'z'" in ntkit("compare", data, "-t", "z", code=1).err
+    @pytest.mark.parametrize("task", ["regression", "classification"])
+    def test_exact_kernels_do_not_depend_on_the_order_of_rows(self, rng, task):
+        """The penalty was once chosen on the last rows, which are special in a sorted file."""
+        X = np.sort(rng.uniform(-3, 3, (300, 1)), axis=0)
+        y = np.sin(3 * X[:, 0]) + rng.standard_normal(300)
+        y = y if task == "regression" else (y > 0.5).astype(int)
 
-    def test_exact_ridge_solves_the_system(self, rng):
-        from ntkit._commandline.comparison import exact_ridge
+        def exact(order):
+            rows = comparison.Rows(X[order], y[order], X[::6], y[::6])
+            found = [r for r in comparison.compare(rows, task, [8]) if r["map"] == "exact"]
+            return [(r["alpha"], r["error"]) for r in found]
 
-        Z = rng.standard_normal((40, 60))
-        K, y = Z @ Z.T, rng.standard_normal(40)
-        weights, alpha, decode = exact_ridge(K, y, "regression")
-        np.testing.assert_allclose(weights[:, 0], np.linalg.solve(K + alpha * np.eye(40), y - y.mean()), rtol=1e-6)
-        np.testing.assert_allclose(decode(K @ weights), K @ weights[:, 0] + y.mean())
+        np.testing.assert_allclose(exact(np.arange(300)), exact(rng.permutation(300)), rtol=1e-6)
+
+    def test_penalties_follow_the_size_of_the_kernel(self, rng):
+        X, y = rng.standard_normal((40, 3)), rng.standard_normal(40)
+        model = comparison.exact_ridge(X, y, "regression", "ntk", depth=2)
+        larger = comparison.exact_ridge(10 * X, y, "regression", "ntk", depth=2)
+        np.testing.assert_allclose(larger.alphas_, 100 * model.alphas_)
+        assert larger.alpha_ == pytest.approx(100 * model.alpha_)
+        assert model.errors_[model.alphas_ == model.alpha_] <= 1.001 * np.nanmin(model.errors_)
+
+    @pytest.mark.parametrize(
+        ("options", "what", "code"),
+        [
+            *[
+                (["--components", value], "--components must be positive whole", 2)
+                for value in ("a", "0,1", "", "1,-2")
+            ],
+            (["--test", "0"], "--test must be more than 0", 2),
+            (["-t", "z"], "has no array 'z'", 1),
+        ],
+    )
+    def test_errors(self, ntkit, folder, options, what, code):
+        assert what in ntkit("compare", folder / "train.npz", "-t", "y", *options, code=code).err
 
 
 class TestMain:
-    def test_help_has_examples(self, ntkit):
-        assert "Examples:" in ntkit("--help").out
-        for name in ("fit", "predict", "evaluate", "compare", "demo"):
-            out = ntkit(name, "--help").out
-            assert f"\n    ntkit {name}" in out
-            assert "--json" in out
+    @pytest.mark.parametrize("name", ["fit", "predict", "evaluate", "compare", "demo"])
+    def test_help_has_examples(self, ntkit, name):
+        assert f"  {name} " in ntkit("--help").out
+        out = ntkit(name, "--help").out
+        assert f"\n    ntkit {name}" in out
+        assert "--json" in out
 
     def test_version_and_no_command(self, ntkit):
-        import ntkit as package
-
         assert ntkit("--version").out == f"ntkit {package.__version__}\n"
         assert "Commands:" in ntkit(code=2).err
         assert "No such command 'learn'" in ntkit("learn", code=2).err
@@ -323,19 +356,19 @@ class TestMain:
         pd.read_csv(folder / "train.csv").to_csv(tmp_path / "a.csv")
         done = ntkit("evaluate", folder / "price.ntkit", tmp_path / "a.csv", "-t", "price", "--json")
         assert done.err.startswith("note: The first column")
-        assert json.loads(done.out)["n_rows"] == 400
+        assert done.report["n_rows"] == 400
 
     def test_interrupt(self, ntkit, monkeypatch):
-        def stop(*_, **__):
+        def stop(**_):
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("ntkit._commandline.commands.evaluate", stop)
+        monkeypatch.setattr("ntkit.cli.commands.evaluate", stop)
         assert ntkit("evaluate", "a", "b", "-t", "c", code=130).err.strip() in ("", "error: interrupted")
 
-    @pytest.mark.parametrize("package", ["typer", "pandas"])
-    def test_missing_packages(self, folder, package):
+    @pytest.mark.parametrize("missing", ["typer", "pandas"])
+    def test_missing_packages(self, folder, missing):
         code = (
-            f"import sys; sys.modules['{package}'] = None; from ntkit.cli import main; "
+            f"import sys; sys.modules['{missing}'] = None; from ntkit.cli import main; "
             f"sys.exit(main({['evaluate', str(folder / 'price.ntkit'), str(folder / 'train.csv'), '-t', 'price']}))"
         )
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from ntkit import demo
-from ntkit._commandline.writing import to_json
+from ntkit.cli import demo
+from ntkit.cli.texts import to_json
 from ntkit.display import plot_relu_ntk
 from ntkit.kernels import relu_ntk
 

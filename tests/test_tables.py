@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 import datetime
-import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from decimal import Decimal
-from types import SimpleNamespace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ntkit.tables import TableEncoder, infer_task, read_table
+from ntkit.tables import TableEncoder, infer_task, read_frames, read_table
 
 
 @pytest.fixture
@@ -64,32 +63,25 @@ class TestEncoder:
         bad = frame.assign(count=["1", "2", "three", "4"])
         with pytest.raises(ValueError, match=r"column 'count' must hold numbers.* Got 'three' in row 2"):
             encoder.transform(bad)
+        with pytest.raises(ValueError, match=r"Got 'three' in row 2 \(counted from 0\)"):
+            encoder.transform(bad[1:])  # the row of the whole table
         good = frame.assign(count=["1", "2", "3", "4"])
         np.testing.assert_array_equal(encoder.transform(good), encoder.transform(frame))
 
-    @pytest.mark.parametrize("dtype", ["object", "str", "category", "string[pyarrow]"])
-    def test_kinds_of_text(self, dtype):
-        frame = pd.DataFrame({"a": pd.Series(["x", None, "y", "x"], dtype=dtype)})
-        np.testing.assert_array_equal(TableEncoder().fit_transform(frame), [[1, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]])
-
     @pytest.mark.parametrize(
-        "values",
+        ("values", "dtypes", "encoded"),
         [
-            pd.Series([1, None, 3], dtype="Int64"),
-            pd.Series([1, None, 3], dtype="int64[pyarrow]"),
-            pd.Series([1.0, None, 3.0], dtype="float32"),
-            pd.Series([Decimal(1), None, Decimal(3)], dtype=object),
-            pd.Series([1, None, np.float64(3)], dtype=object),
+            (["x", None, "y", "x"], ["object", "str", "category", "string[pyarrow]"],
+             [[1, 0, 0], [0, 0, 1], [0, 1, 0], [1, 0, 0]]),
+            ([1, None, 3], ["Int64", "int64[pyarrow]", "float32", "object"], [[1, 0], [2, 1], [3, 0]]),
+            ([Decimal(1), None, np.float64(3)], ["object"], [[1, 0], [2, 1], [3, 0]]),
+            ([True, False], ["bool", "boolean", "object"], [[1], [0]]),
         ],
-    )
-    def test_kinds_of_numbers(self, values):
-        Z = TableEncoder().fit_transform(pd.DataFrame({"a": values}))
-        np.testing.assert_array_equal(Z, [[1, 0], [2, 1], [3, 0]])
-
-    @pytest.mark.parametrize("dtype", ["bool", "boolean", "object"])
-    def test_kinds_of_booleans(self, dtype):
-        Z = TableEncoder().fit_transform(pd.DataFrame({"a": pd.Series([True, False], dtype=dtype)}))
-        np.testing.assert_array_equal(Z, [[1], [0]])
+    )  # fmt: skip
+    def test_kinds_of_columns(self, values, dtypes, encoded):
+        for dtype in dtypes:
+            frame = pd.DataFrame({"a": pd.Series(values, dtype=dtype)})
+            np.testing.assert_array_equal(TableEncoder().fit_transform(frame), encoded, err_msg=dtype)
 
     def test_numbers_as_categories_are_one_level_whatever_their_type(self):
         encoder = TableEncoder().fit(pd.DataFrame({"a": pd.Series([1, 2, 1], dtype="category")}))
@@ -115,7 +107,7 @@ class TestEncoder:
     @pytest.mark.parametrize(
         ("values", "what"),
         [
-            (pd.date_range("2024-01-01", periods=3), "dates or times.*--drop 'a'"),
+            (pd.date_range("2024-01-01", periods=3), r"dates or times.*drop\(columns=\['a'\]\)"),
             ([datetime.date(2024, 1, 1)] * 3, "dates or times"),
             (pd.to_timedelta([1, 2, 3], unit="s"), "dates or times"),
             ([[1], [2], [3]], "objects of type list"),
@@ -133,7 +125,7 @@ class TestEncoder:
     def test_identifiers_are_refused(self):
         frame = pd.DataFrame({"id": [f"row {i}" for i in range(100)]})
         with pytest.raises(
-            ValueError, match=r"'id' has 100 different values in 100 rows, such as 'row 0'.*--drop 'id'"
+            ValueError, match=r"'id' has 100 different values in 100 rows, such as 'row 0'.*drop\(columns=\['id'\]\)"
         ):
             TableEncoder().fit(frame)
         TableEncoder().fit(frame[:50])  # few enough to be categories
@@ -180,17 +172,23 @@ class TestEncoder:
         with pytest.raises(TypeError, match="columns of text such as 'colour', and needs data frames"):
             TableEncoder().fit(frame).transform(np.ones((2, 4)))
 
-    def test_names(self, frame):
-        with pytest.raises(ValueError, match="more than one column named 'a'"):
-            TableEncoder().fit(pd.DataFrame([[1, 2]], columns=["a", "a"]))
-        with pytest.raises(TypeError, match="column names are all text"):
-            TableEncoder().fit(pd.DataFrame([[1, 2]], columns=["a", 1]))
+    @pytest.mark.parametrize(
+        ("options", "X", "kind", "what"),
+        [
+            ({}, pd.DataFrame([[1, 2]], columns=["a", "a"]), ValueError, "more than one column named 'a'"),
+            ({}, pd.DataFrame([[1, 2]], columns=["a", 1]), TypeError, "column names are all text"),
+            ({}, pd.DataFrame({"a": []}), ValueError, r"0 sample\(s\)"),
+            ({"max_categories": 0}, np.ones((1, 1)), ValueError,
+             "'max_categories' parameter of TableEncoder must be an int ≥ 1"),
+        ],
+    )  # fmt: skip
+    def test_errors(self, options, X, kind, what):
+        with pytest.raises(kind, match=what):
+            TableEncoder(**options).fit(X)
+
+    def test_wrong_names(self, frame):
         with pytest.raises(ValueError, match="input_features is not equal"):
             TableEncoder().fit(frame).get_feature_names_out(["a", "b", "c", "d"])
-        with pytest.raises(ValueError, match="'max_categories' parameter of TableEncoder must be an int ≥ 1"):
-            TableEncoder(max_categories=0).fit(frame)
-        with pytest.raises(ValueError, match=r"0 sample\(s\)"):
-            TableEncoder().fit(frame[:0])
 
     def test_set_output(self, frame):
         Z = TableEncoder().set_output(transform="pandas").fit_transform(frame)
@@ -205,56 +203,34 @@ class TestEncoder:
         assert out.strip() == "(2, 2)"
 
 
-class TestState:
-    def test_round_trip_through_json(self, frame):
-        frame = pd.concat([frame] * 3, ignore_index=True)
-        for rows in (frame, frame[["count"]].to_numpy(dtype=float)):
-            encoder = TableEncoder(max_categories=1).fit(rows)
-            arrays, data = encoder._state()
-            again = TableEncoder._from_state(arrays, json.loads(json.dumps(data, allow_nan=False)))
-            np.testing.assert_array_equal(again.transform(rows), encoder.transform(rows))
-            assert again.get_feature_names_out().tolist() == encoder.get_feature_names_out().tolist()
-            assert again.get_params() == encoder.get_params()
-            assert hasattr(again, "feature_names_in_") == hasattr(encoder, "feature_names_in_")
-            assert clone(again).get_params() == encoder.get_params()
-
-    @pytest.mark.parametrize(
-        "change",
-        [
-            lambda s: s.arrays.pop("means"),
-            lambda s: s.arrays.update(means=np.array([np.nan, 0.0, 0.0])),
-            lambda s: s.arrays.update(means=np.zeros(2), offsets=np.zeros(2)),
-            lambda s: s.arrays.update(means=np.zeros(4), offsets=np.zeros(4)),
-            lambda s: s.arrays.update(means=np.array(["a", "b", "c"])),
-            lambda s: s.arrays.update(means=np.zeros((3, 1)), offsets=np.zeros((3, 1))),
-            lambda s: s.data.update(columns=[]),
-            lambda s: s.data.update(columns=None),
-            lambda s: s.data.update(named="yes"),
-            lambda s: s.data.update(max_categories=0),
-            lambda s: s.data.pop("max_categories"),
-            lambda s: s.data["columns"][0].update(kind="code"),
-            lambda s: s.data["columns"][0].update(name=3),
-            lambda s: s.data["columns"][0].update(name="count"),
-            lambda s: s.data["columns"][1].update(levels=["a", "a"]),
-            lambda s: s.data["columns"][1].update(levels=[1]),
-            lambda s: s.data["columns"][1].update(levels="ab"),
-            lambda s: s.data["columns"][1].pop("other"),
-        ],
-    )
-    def test_nonsense_is_refused(self, frame, change):
-        arrays, data = TableEncoder().fit(frame)._state()
-        change(SimpleNamespace(arrays=arrays, data=data))
-        with pytest.raises(ValueError, match="not the state of a TableEncoder"):
-            TableEncoder._from_state(arrays, data)
-
-
 class TestReading:
-    def test_csv(self, frame, tmp_path):
-        for name, sep in (("a.csv", ","), ("a.csv.gz", ","), ("a.tsv", "\t"), ("b.csv", ";")):
-            frame.to_csv(tmp_path / name, index=False, sep=sep)
-            X, y = read_table(tmp_path / name, "count")
-            pd.testing.assert_frame_equal(X, frame.drop(columns="count"))
-            np.testing.assert_array_equal(y, [1, 2, 3, 4])
+    @pytest.mark.parametrize(
+        ("name", "separator"),
+        [
+            ("a.csv", ","), ("A.CSV", ","), ("a.csv", ";"), ("a.csv", "\t"), ("a.csv.gz", ","), ("a.csv.gz", ";"),
+            ("a.tsv", "\t"), ("a.tsv.gz", "\t"), ("a.txt", ";"), ("a.parquet", None), ("a.pq", None),
+        ],
+    )  # fmt: skip
+    @pytest.mark.parametrize("row_numbers", [False, True])
+    def test_a_file_is_one_table_whole_and_in_blocks(self, frame, tmp_path, name, separator, row_numbers):
+        path = tmp_path / name
+        if separator is None:
+            frame.to_parquet(path, index=row_numbers)
+        else:
+            frame.to_csv(path, index=row_numbers, sep=separator)
+        note = "'.*' has no name and is taken for row numbers: left out"
+        expect = partial(pytest.warns, UserWarning, match=note) if row_numbers and separator else nullcontext
+        with expect():
+            whole, y = read_table(path, "count")
+        pd.testing.assert_frame_equal(whole, frame.drop(columns="count"))
+        np.testing.assert_array_equal(y, [1, 2, 3, 4])
+        with expect():
+            blocks = list(read_frames(path, 3))
+        assert [block.index.tolist() for block in blocks] == [[0, 1, 2], [3]]
+        pd.testing.assert_frame_equal(pd.concat(blocks), frame)
+
+    def test_columns_of_csv(self, frame, tmp_path):
+        frame.to_csv(tmp_path / "a.csv", index=False)
         X, y = read_table(tmp_path / "a.csv")
         assert y is None
         assert list(X.columns) == list(frame.columns)
@@ -263,40 +239,72 @@ class TestReading:
         X, _ = read_table(tmp_path / "a.csv", text={"count", "nothing"})
         assert X["count"].tolist() == ["1", "2", "3", "4"]
 
-    def test_one_column(self, tmp_path):
-        (tmp_path / "a.csv").write_text("a\n1\n2\n")
-        assert read_table(tmp_path / "a.csv")[0]["a"].tolist() == [1, 2]
+    @pytest.mark.parametrize(
+        ("text", "names"),
+        [
+            ("a\n1\n", ["a"]),
+            ('"a, b","c;d"\n1,2\n', ["a, b", "c;d"]),
+            ('"a, b";"c"\n1;2\n', ["a, b", "c"]),
+            ('"a;b"\t"c, d"\n1\t2\n', ["a;b", "c, d"]),
+            ("\n\na;b\n1;2\n", ["a", "b"]),
+        ],
+    )
+    @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+    def test_names_and_separators(self, tmp_path, text, names, encoding):
+        path = tmp_path / "a.csv"
+        path.write_text(text, encoding=encoding)
+        assert list(read_table(path)[0].columns) == list(next(read_frames(path, 5)).columns) == names
 
-    def test_byte_order_mark_and_quoted_names(self, tmp_path):
-        (tmp_path / "a.csv").write_text('"a, b";"c"\n1;2\n'.replace(";", ","), encoding="utf-8-sig")
-        assert list(read_table(tmp_path / "a.csv")[0].columns) == ["a, b", "c"]
+    def test_blocks_have_one_type_in_a_column(self, tmp_path):
+        path = tmp_path / "a.csv"
+        path.write_text("code,n,gone\nx,1,\n007,,\n12,3,text\n")
+        blocks = list(read_frames(path, 2))
+        assert [value for block in blocks for value in block["code"]] == ["x", "007", "12"]
+        np.testing.assert_array_equal(pd.concat(blocks)["n"], [1, np.nan, 3])
+        assert blocks[1]["gone"].tolist() == ["text"]
+        path.write_text("n\n1\n2\n3\nthree\n")
+        with pytest.raises(
+            ValueError, match=r"'n' of '.*a.csv' begins with numbers.* 'three' in row 3 \(counted from 0"
+        ):
+            list(read_frames(path, 2))
+        assert read_table(path)[0]["n"].tolist() == ["1", "2", "3", "three"]
 
-    def test_row_numbers_are_left_out(self, frame, tmp_path):
-        frame.to_csv(tmp_path / "a.csv")
-        with pytest.warns(UserWarning, match="no name and is taken for row numbers"):
-            X, _ = read_table(tmp_path / "a.csv", "count")
-        assert list(X.columns) == ["width", "colour", "open"]
+    def test_blocks_of_empty_and_broken_files(self, tmp_path):
+        path = tmp_path / "a.csv"
+        path.write_text("a,b\n")
+        assert [frame.shape for frame in read_frames(path, 2)] == [(0, 2)]
+        path.write_text("a,b\n1,2\n1,2\n1,2\n1,2,3\n")
+        with pytest.raises(ValueError, match=r"Cannot read '.*a.csv'.* in line 5"):
+            list(read_frames(path, 2))
+        with pytest.raises(FileNotFoundError, match=r"none\.csv"):
+            list(read_frames(tmp_path / "none.csv", 2))
+        with pytest.raises(ValueError, match=r"kind of table '.*a.npz' is. Its name should end in .csv"):
+            read_frames(tmp_path / "a.npz", 2)
 
-    def test_parquet(self, frame, tmp_path):
+    def test_parquet_without_missing_targets(self, frame, tmp_path):
         frame.to_parquet(tmp_path / "a.parquet")
         X, y = read_table(tmp_path / "a.parquet", "colour", drop_missing_target=True)
         assert list(X.columns) == ["width", "open", "count"]
         assert y.tolist() == ["red", "blue", "red"]
         assert len(X) == 3
 
-    def test_npz(self, rng, tmp_path):
-        X, y = rng.standard_normal((5, 2)), np.arange(5)
-        np.savez(tmp_path / "a.npz", X=X, y=y, z=y + 1)
-        for target, want in (("y", y), ("z", y + 1)):
-            got = read_table(tmp_path / "a.npz", target)
-            np.testing.assert_array_equal(got[0], X)
-            np.testing.assert_array_equal(got[1], want)
-        np.savez(tmp_path / "b.npz", X_train=X, y_train=y, X_test=X[:3], y_test=y[:3])
-        assert len(read_table(tmp_path / "b.npz", "y")[0]) == 5
-        assert len(read_table(tmp_path / "b.npz", "y_test")[0]) == 3
-        assert len(read_table(tmp_path / "b.npz")[0]) == 3
-        np.savez(tmp_path / "c.npz", rows=X, more=y)
-        assert read_table(tmp_path / "c.npz")[0].shape == (5, 2)
+    @pytest.mark.parametrize(
+        ("arrays", "target", "rows", "labels"),
+        [
+            (("X", "y", "z"), "y", "X", "y"),
+            (("X", "y", "z"), "z", "X", "z"),
+            (("X_train", "y_train", "X_test", "y_test"), "y", "X_train", "y_train"),
+            (("X_train", "y_train", "X_test", "y_test"), "y_test", "X_test", "y_test"),
+            (("X_train", "y_train", "X_test", "y_test"), None, "X_test", None),
+            (("X_some", "more"), None, "X_some", None),
+        ],
+    )
+    def test_npz(self, rng, tmp_path, arrays, target, rows, labels):
+        values = {name: rng.standard_normal((5, 2) if name.startswith("X") else 5) for name in arrays}
+        np.savez(tmp_path / "a.npz", **values)
+        X, y = read_table(tmp_path / "a.npz", target)
+        np.testing.assert_array_equal(X, values[rows])
+        assert y is None if labels is None else (y == values[labels]).all()
 
     @pytest.mark.parametrize(
         ("name", "content", "target", "what"),
@@ -305,17 +313,17 @@ class TestReading:
             ("a.csv", b"a,y\n", "y", "has no rows"),
             ("a.csv", b"y\n1\n", "y", "has no columns to learn from"),
             ("a.csv", b"a,b,a\n1,2,3\n", "b", "more than one column named 'a'"),
-            ("a.csv", b"a,b\n1,2,3\n4,5,6\n", "b", "more fields than its first line has names"),
-            ("a.csv", b"a,b\n1,2\n1,2,3\n", "b", "Cannot read"),
+            ("a.csv", b"a,b\n1,2,3\n4,5,6\n", "b", "Rows of '.*a.csv' have more fields than its first line has names"),
+            ("a.csv", b"a,b\n1,2\n1,2,3\n", "b", r"Cannot read '.*a.csv'.* in line 3"),
             ("a.csv", b"a,b\xff\n1,2\n", "b", "not UTF-8"),
-            ("a.csv.gz", b"no gzip", "b", "Cannot read|gzip"),
+            ("a.csv.gz", b"no gzip", "b", r"Cannot read '.*a.csv.gz'.*gzip"),
             ("a.parquet", b"no parquet", "b", "as Parquet"),
             ("a.npz", b"no zip", "b", "Cannot read '.*' as NPZ|pickled|not read for safety"),
             ("a.xlsx", b"", "b", "Cannot tell what kind of table.*should end in .csv"),
             ("a.csv", b"a,Price\n1,2\n", "price", r"has no column 'price'\. Did you mean 'Price'\? It has: a, Price\."),
             ("a.csv", b"a,y\n1,\n2,\n", "y", "missing in all 2 rows"),
-            ("a.csv", b"a,y\n1,\n2,3\n", "y", "missing in 1 of 2 rows. Say --drop-missing-target"),
-            ("a.csv", b"a,y\n1,inf\n2,3\n", "y", "is infinite in 1 rows"),
+            ("a.csv", b"a,y\n1,\n2,3\n", "y", r"missing in 1 of 2 rows, first in row 0 .*drop_missing_target=True"),
+            ("a.csv", b"a,y\n2,3\n1,inf\n", "y", "is infinite in 1 rows, first in row 1 "),
         ],
     )
     def test_errors(self, tmp_path, name, content, target, what):
@@ -339,24 +347,23 @@ class TestReading:
         with pytest.raises(ValueError, match="c39 and 20 more"):
             read_table(tmp_path / "many.csv", "target")
 
-    def test_errors_of_npz(self, tmp_path):
-        path = tmp_path / "a.npz"
-        np.savez(path, X=np.ones((3, 2, 2)), y=np.arange(3), w=np.arange(2), o=np.array([{}], dtype=object))
-        with pytest.raises(ValueError, match=r"'X' .* must have two axes"):
-            read_table(path, "y")
-        with pytest.raises(ValueError, match=r"has no array 'Y'. Did you mean 'y'"):
-            read_table(path, "Y")
-        with pytest.raises(ValueError, match="Python objects, which are not read for safety"):
-            read_table(path, "o")
+    @pytest.mark.parametrize(
+        ("arrays", "target", "what"),
+        [
+            ({"X": np.ones((3, 2, 2)), "y": np.arange(3)}, "y", r"'X' .* must have two axes"),
+            ({"X": np.ones((3, 2)), "y": np.arange(3)}, "Y", "has no array 'Y'. Did you mean 'y'"),
+            ({"X": np.ones((1, 2)), "o": np.array([{}], dtype=object)}, "o", "Python objects, which are not read for"),
+            ({"X": np.ones((3, 2)), "w": np.arange(2)}, "w", r"'w' .* one value for each of the 3 rows"),
+            ({"a": np.ones((3, 2)), "b": np.ones((3, 2)), "y": np.ones(3)}, "y", "needs an array 'X'"),
+            ({"a": np.ones((3, 2)), "b": np.ones((3, 2)), "y": np.ones(3)}, None, "needs an array 'X'"),
+        ],
+    )
+    def test_errors_of_npz(self, tmp_path, arrays, target, what):
+        np.savez(tmp_path / "a.npz", **arrays)
+        with pytest.raises(ValueError, match=what):
+            read_table(tmp_path / "a.npz", target)
         with pytest.raises(ValueError, match="columns cannot be dropped"):
-            read_table(path, "y", drop=["a"])
-        np.savez(path, X=np.ones((3, 2)), w=np.arange(2))
-        with pytest.raises(ValueError, match=r"'w' .* one value for each of the 3 rows"):
-            read_table(path, "w")
-        np.savez(path, a=np.ones((3, 2)), b=np.ones((3, 2)), y=np.ones(3))
-        for target in (None, "y"):
-            with pytest.raises(ValueError, match="needs an array 'X'"):
-                read_table(path, target)
+            read_table(tmp_path / "a.npz", target, drop=["a"])
 
     def test_missing_targets_can_be_left_out(self, tmp_path):
         (tmp_path / "a.csv").write_text("a,y\n1,\n2,3\n3,4\n")

@@ -1,6 +1,9 @@
 """Tables to numbers: reading files, encoding columns, telling regression from classification."""
 
-from ntkit.tables._read import read_table
+from ntkit.tables._columns import level_text as level_text
+from ntkit.tables._read import FRAME_ENDINGS as FRAME_ENDINGS
+from ntkit.tables._read import read_frames, read_table
 from ntkit.tables.encoder import TableEncoder, infer_task
+from ntkit.tables.encoder import explain_task as explain_task
 
-__all__ = ["TableEncoder", "infer_task", "read_table"]
+__all__ = ["TableEncoder", "infer_task", "read_frames", "read_table"]

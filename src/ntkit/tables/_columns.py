@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ntkit import _state
 from ntkit._validation import describe, message
 
 _LARGEST = float(np.finfo(np.float32).max)
@@ -17,9 +18,10 @@ _FLAT = 1e-4  # a column that varies by less than this part of its size loses di
 
 
 @dataclass(frozen=True)
-class Number:
+class Number(_state.Declared):
     """A column of numbers: its mean stands for missing values, `missing` adds a column that tells where."""
 
+    _state = {"name": _state.Text(), "mean": _state.Real(), "offset": _state.Real(), "missing": _state.Flag()}  # noqa: RUF012
     name: str
     mean: float
     offset: float
@@ -39,9 +41,14 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Text:
+class Text(_state.Declared):
     """A column of text or categories: one column for each level (None: missing), one for all others if `other`."""
 
+    _state = {  # noqa: RUF012
+        "name": _state.Text(),
+        "levels": _state.Many(_state.Optional(_state.Text())),
+        "other": _state.Flag(),
+    }
     name: str
     levels: tuple[str | None, ...]
     other: bool
@@ -52,6 +59,10 @@ class Text:
         levels = ["(missing)" if level is None else level for level in self.levels]
         return [f"{self.name}={level}" for level in levels + ["(other)"] * self.other]
 
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        if not self.levels or len(set(self.levels)) < len(self.levels):
+            raise ValueError(f"The levels of the column {describe(self.name)} must be distinct")
+
     def put(self, column: Any, out: np.ndarray) -> None:
         """Write the columns made of it."""
         codes, distinct = _factorize(column, self.name)
@@ -61,27 +72,6 @@ class Text:
         out[:] = 0.0
         seen = np.flatnonzero(place >= 0)
         out[seen, place[seen]] = 1.0
-
-
-def from_data(column: dict[str, Any], values: list[tuple[float, float]]) -> Number | Text:
-    """A column from plain data; numbers take the first of `values`."""
-    name = typed(column["name"], str)
-    if column["kind"] == "number":
-        mean, offset = values.pop(0)
-        return Number(name, mean, offset, typed(column["missing"], bool))
-    if column["kind"] != "text":
-        raise ValueError(f"a column of kind {column['kind']!r}")
-    levels = tuple(None if level is None else typed(level, str) for level in typed(column["levels"], list))
-    if not levels or len(set(levels)) < len(levels):
-        raise ValueError(f"the levels of {name!r} must be distinct")
-    return Text(name, levels, typed(column["other"], bool))
-
-
-def typed(value: Any, kind: type) -> Any:
-    """Return `value`, or raise unless it is of that very type."""
-    if type(value) is not kind:
-        raise TypeError(f"{describe(value)} is not a {kind.__name__}")
-    return value
 
 
 def as_frame(X: Any) -> Any:
@@ -141,8 +131,8 @@ def fit_number(name: str, values: np.ndarray) -> Number:
 
 
 def _identifier_message(name: str, distinct: list[str | None], n_rows: int) -> str:
-    remedy = f"Leave it out: --drop '{name}' (in Python frame.drop(columns=['{name}']))."
-    words = [level for level in distinct if level is not None and not _is_numeral(level)]
+    remedy = f"Leave it out: {_drop(name)}."
+    words = [level for level in distinct if level is not None and not is_numeral(level)]
     if len(words) < len(distinct) / 2:
         return (
             f"The column '{name}' is mostly numbers, but has text such as '{words[0] if words else ''}' among them. "
@@ -154,7 +144,12 @@ def _identifier_message(name: str, distinct: list[str | None], n_rows: int) -> s
     )
 
 
-def _is_numeral(text: str) -> bool:
+def _drop(name: str) -> str:
+    return f"frame.drop(columns=['{name}'])"
+
+
+def is_numeral(text: str) -> bool:
+    """Whether a text is a number."""
     try:
         float(text)
     except ValueError:
@@ -176,7 +171,7 @@ def _is_number(column: Any, name: str) -> bool:
     if kind in "Mm" or any(issubclass(t, datetime.date | datetime.time | datetime.timedelta) for t in types):
         raise TypeError(
             f"The column '{name}' holds dates or times. Convert it to numbers, such as days since some date, year, "
-            f"month or hour, or leave it out: --drop '{name}'."
+            f"month or hour, or leave it out: {_drop(name)}."
         )
     numbers = {t for t in types if issubclass(t, Real | Decimal | np.bool_)}
     others = types - numbers - {t for t in types if issubclass(t, str)}
@@ -184,7 +179,7 @@ def _is_number(column: Any, name: str) -> bool:
         what = next(iter(others)).__name__ if others else str(dtype)
         raise TypeError(
             f"The column '{name}' holds objects of type {what}, not numbers or text. Convert it or leave it out: "
-            f"--drop '{name}'."
+            f"{_drop(name)}."
         )
     return types == numbers
 
@@ -194,7 +189,7 @@ def to_numbers(column: Any, name: str) -> np.ndarray:
     if isinstance(column, np.ndarray):
         return _finite(column, name)
     if getattr(column.dtype, "kind", "O") in "biuf":
-        return _finite(column.to_numpy(dtype=np.float64, na_value=np.nan), name)
+        return _finite(column.to_numpy(dtype=np.float64, na_value=np.nan), name, column)
     _is_number(column, name)  # refuses dates and objects
     codes, distinct = _factorize(column, name, as_text=False)
     table = np.full(len(distinct) + 1, np.nan)
@@ -203,19 +198,26 @@ def to_numbers(column: Any, name: str) -> np.ndarray:
             table[i] = float(value)
         except (TypeError, ValueError):
             raise ValueError(
-                f"The column '{name}' must hold numbers, as in the table fitted on. Got {describe(value)} in row "
-                f"{int(np.flatnonzero(codes == i)[0])}."
+                f"The column '{name}' must hold numbers, as in the table fitted on. Got {describe(value)} in "
+                f"{_row(column, codes == i)}."
             ) from None
-    return _finite(table[codes], name)
+    return _finite(table[codes], name, column)
 
 
-def _finite(values: np.ndarray, name: str) -> np.ndarray:
+def _row(column: Any, places: np.ndarray) -> str:
+    """The first of some rows: its label in a data frame, its position in an array."""
+    place = int(places.argmax())
+    label = column.index[place] if hasattr(column, "index") else place
+    return f"row {label}" + " (counted from 0)" * isinstance(label, Integral)
+
+
+def _finite(values: np.ndarray, name: str, column: Any = None) -> np.ndarray:
+    """Return `values`, or raise an error that names the row of `column` with an infinite number."""
     bad = np.abs(values) > _LARGEST
     if bad.any():
-        row = int(np.flatnonzero(bad)[0])
         raise ValueError(
-            f"The column '{name}' has an infinite or too large number, {values[row]} in row {row} ({int(bad.sum())} "
-            "such rows in all). Correct it, or leave it empty where the number is missing."
+            f"The column '{name}' has an infinite or too large number, {values[bad.argmax()]} in {_row(column, bad)}; "
+            f"such rows in all: {int(bad.sum())}. Correct it, or leave it empty where the number is missing."
         )
     return values
 

@@ -2,20 +2,72 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import warnings
 import zipfile
+import zlib
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-_CSV = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt")
+from ntkit.tables._columns import is_numeral
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+FRAME_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")  # of files that hold data frames
 _PARQUET = (".parquet", ".pq")
+_TABS = (".tsv", ".tsv.gz")
+_SEPARATORS = ",;\t"
 _MOST_NAMES = 40  # listed in an error message
+
+
+def read_frames(path: Path, n_rows: int) -> Iterator[DataFrame]:
+    r"""Read a CSV, TSV or Parquet file as data frames of at most `n_rows` rows.
+
+    Parameters
+    ----------
+    path : path
+        A ``.csv``, ``.tsv`` or ``.txt`` file, the first two perhaps compressed (``.csv.gz``, ``.tsv.gz``), or a Parquet
+        file (``.parquet``, ``.pq``).
+    n_rows : int
+        Most rows of a block.
+
+    Yields
+    ------
+    DataFrame
+        Its index is the row in the file, counted from 0 below the header.
+
+    Notes
+    -----
+    Text files are UTF-8, with or without a byte order mark, and their first line has the names of the columns, which
+    must be distinct. The separator is the tab in ``.tsv`` files. In the others it is the comma if the first line has
+    one outside quotes, else the semicolon, else the tab. A first column without a name holds the row numbers that
+    pandas writes: it is left out, with a warning. The index that pandas stores in a Parquet file is left out too.
+
+    A column of text in the first block is text in all blocks. A column of numbers in the first block must hold numbers
+    in all blocks; the error names the row.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from ntkit.tables import read_frames
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "flowers.csv"
+    ...     _ = path.write_text("width;colour\n1.5;red\n0.5;blue\n2.5;red\n")
+    ...     [frame["width"].tolist() for frame in read_frames(path, 2)]
+    [[1.5, 0.5], [2.5]]
+    """
+    path = Path(path)
+    _check_ending(path, FRAME_ENDINGS)
+    return _frames(path, n_rows)
 
 
 def read_table(
@@ -31,10 +83,9 @@ def read_table(
     Parameters
     ----------
     path : path
-        A CSV file (``.csv``, ``.csv.gz``; separated by commas, or by semicolons if there are no commas in its first
-        line), ``.tsv``, Parquet (``.parquet``, ``.pq``) or NPZ (``.npz``) file. CSV files are UTF-8 and their first
-        line has the names of the columns. The rows of an NPZ file are its array ``X``, or ``X_train`` for the target
-        ``y_train``; without a target ``X``, ``X_test`` or the only array with two axes.
+        A CSV, TSV or Parquet file, as for :func:`read_frames`, or an NPZ file (``.npz``). The rows of an NPZ file are
+        its array ``X``, or ``X_train`` for the target ``y_train``; without a target ``X``, ``X_test`` or the only array
+        with two axes.
     target : str, optional
         The column (or array) with the targets. ``y`` also finds ``y_train``.
     drop : sequence of str, default=()
@@ -47,6 +98,7 @@ def read_table(
     Returns
     -------
     X : DataFrame, or ndarray of shape (n_samples, n_features) from an NPZ file
+        The index of a data frame is the row in the file, counted from 0.
     y : ndarray of shape (n_samples,), or None without a target
 
     Examples
@@ -65,24 +117,20 @@ def read_table(
     if not path.is_file():
         what = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise FileNotFoundError(f"The file '{path}' {what}.")
-    name = path.name.lower()
-    if name.endswith(".npz"):
+    if path.name.lower().endswith(".npz"):
         if drop:
             raise ValueError(f"'{path}' has arrays, not named columns: columns cannot be dropped.")
         X, y = _read_npz(path, target)
-    elif name.endswith((*_CSV, *_PARQUET)):
-        X, y = _read_frame(path, target, drop, text)
     else:
-        raise ValueError(
-            f"Cannot tell what kind of table '{path}' is. Its name should end in .csv, .csv.gz, .tsv, .parquet or .npz."
-        )
+        _check_ending(path, (*FRAME_ENDINGS, ".npz"))
+        X, y = _select(next(_frames(path, None, text)), path, target, drop)
     if X.shape[0] == 0 or X.shape[1] == 0:
         what = "rows" if X.shape[0] == 0 else "columns to learn from" if target is not None else "columns"
         raise ValueError(f"The table '{path}' has no {what}.")
     return (X, None) if y is None else _without_missing(X, y, str(target), path, drop_missing_target)
 
 
-def no_such(path: Path, kind: str, name: str, names: Sequence[str]) -> str:
+def _no_such(path: Path, kind: str, name: str, names: Sequence[str]) -> str:
     """Message for a name that is not there: the names there are and the closest one."""
     close = get_close_matches(name, names, 1, 0.6) or [n for n in names if n.lower() == name.lower()]
     shown = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
@@ -90,57 +138,118 @@ def no_such(path: Path, kind: str, name: str, names: Sequence[str]) -> str:
     return f"'{path}' has no {kind} '{name}'.{meant} It has: {shown}."
 
 
-def _read_frame(path: Path, target: str | None, drop: Sequence[str], text: Collection[str]) -> tuple[Any, Any]:
+def _check_ending(path: Path, endings: tuple[str, ...]) -> None:
+    if not path.name.lower().endswith((*endings, ".txt")):
+        raise ValueError(f"Cannot tell what kind of table '{path}' is. Its name should end in {', '.join(endings)}.")
+
+
+def _select(frame: DataFrame, path: Path, target: str | None, drop: Sequence[str]) -> tuple[Any, Any]:
+    """The columns to learn from, and the target."""
+    names, targets = list(frame.columns), [] if target is None else [target]
+    for name in (*targets, *drop):
+        if name not in names:
+            raise ValueError(_no_such(path, "column", name, names))
+    if target in drop:
+        raise ValueError(f"The column '{target}' is the target and cannot be dropped.")
+    return frame.drop(columns=[*drop, *targets]), None if target is None else frame[target]
+
+
+def _frames(path: Path, n_rows: int | None, text: Collection[str] = ()) -> Iterator[DataFrame]:
+    """Blocks of a file; None: all rows in one block. Columns named in `text` are read as text."""
     try:
-        import pandas as pd
+        import pandas  # noqa: F401
     except ImportError as error:
         raise ImportError("Reading tables needs pandas: pip install 'ntkit[cli]'.") from error
+    with _errors_of(path):
+        blocks = _parquet(path, n_rows) if path.name.lower().endswith(_PARQUET) else _csv(path, n_rows, text)
+        row = 0
+        for frame in blocks:
+            frame.columns = [str(name) for name in frame.columns]
+            frame.index = range(row, row + len(frame))
+            row += len(frame)
+            yield frame
+
+
+@contextmanager
+def _errors_of(path: Path) -> Iterator[None]:
+    """Errors of pandas and of decompression, with the name of the file."""
+    import pandas as pd
+
     try:
-        frame = _read_parquet(path) if path.name.lower().endswith(_PARQUET) else _read_csv(path, text)
+        yield
     except UnicodeDecodeError as error:
         raise ValueError(f"'{path}' is not UTF-8 text: {error}. Save it as UTF-8.") from error
     except pd.errors.EmptyDataError as error:
         raise ValueError(f"The table '{path}' is empty.") from error
-    except (pd.errors.ParserError, EOFError, zipfile.BadZipFile) as error:
+    except pd.errors.ParserWarning as error:
+        raise ValueError(
+            f"Rows of '{path}' have more fields than its first line has names. Name all columns."
+        ) from error
+    except (pd.errors.ParserError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"Cannot read '{path}': {str(error).strip()}.") from error
-    frame.columns = [str(name) for name in frame.columns]
-    names = list(frame.columns)
-    for name in (*([target] if target is not None else []), *drop):
-        if name not in names:
-            raise ValueError(no_such(path, "column", name, names))
-    if target in drop:
-        raise ValueError(f"The column '{target}' is the target and cannot be dropped.")
-    y = None if target is None else frame[target]
-    return frame.drop(columns=[*drop, *([target] if target is not None else [])]), y
 
 
-def _read_csv(path: Path, text: Collection[str]) -> Any:
+def _csv(path: Path, n_rows: int | None, text: Collection[str]) -> Iterator[DataFrame]:
     import pandas as pd
 
-    options: dict[str, Any] = {"encoding": "utf-8-sig"}
-    tabs = path.name.lower().endswith((".tsv", ".tsv.gz"))
-    first = pd.read_csv(path, sep="\0", header=None, nrows=1, dtype=str, quoting=3, **options).iloc[0, 0]
-    options["sep"] = "\t" if tabs else ";" if "," not in str(first) and ";" in str(first) else ","
+    options: dict[str, Any] = {"encoding": "utf-8-sig", "sep": _separator(path)}
     header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
     names = [str(name) for name in header.iloc[0]]
     _check_distinct(path, [name for name in names if name])
-    types: Any = {name: str for name in names if name in text}
+    start = 0 if names[0] else 1
+    if start:
+        warnings.warn(f"The first column of '{path}' has no name and is taken for row numbers: left out.", stacklevel=2)
+    options |= {"index_col": False, "low_memory": False, "dtype": dict.fromkeys(set(text) & set(names), str)}
+    numbers: list[str] = []
+    if n_rows is not None:
+        first = _strictly(pd.read_csv, path, nrows=n_rows, **options).iloc[:, start:]
+        options["dtype"] = {name: str for name in first if _text_in(first[name]).any()}
+        numbers = [name for name in first if first[name].dtype.kind in "biuf" and first[name].notna().any()]
+    with pd.read_csv(path, chunksize=n_rows, iterator=True, **options) as reader:
+        while (frame := _strictly(next, reader, None)) is not None:
+            frame = frame.iloc[:, start:]
+            for name in numbers:
+                _check_numbers(frame[name], path)
+            yield frame
+
+
+def _separator(path: Path) -> str:
+    """The separator of a text file, by its ending and its first line."""
+    if path.name.lower().endswith(_TABS):
+        return "\t"
+    with (gzip.open if path.name.lower().endswith(".gz") else open)(path, "rt", encoding="utf-8-sig") as file:
+        line = next((line for line in file if line.strip()), "")
+    bare = "".join(line.split('"')[::2])  # without what is quoted
+    return next((separator for separator in _SEPARATORS if separator in bare), ",")
+
+
+def _strictly(read: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """Call a function of pandas; its warning about fields that it would drop is an error."""
+    import pandas as pd
+
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
-        try:
-            frame = pd.read_csv(path, dtype=types, low_memory=False, index_col=False, **options)
-        except pd.errors.ParserWarning as error:
-            raise ValueError(
-                f"The rows of '{path}' have more fields than its first line has names ({len(names)}). Name all columns."
-            ) from error
-    if not names[0]:  # as pandas writes its row numbers
-        index = frame.columns[0]
-        frame = frame.drop(columns=index)
-        warnings.warn(f"The first column of '{path}' has no name and is taken for row numbers: left out.", stacklevel=2)
-    return frame
+        return read(*arguments, **options)
 
 
-def _read_parquet(path: Path) -> Any:
+def _text_in(column: Any) -> np.ndarray:
+    """Where a column holds text that is no number."""
+    if column.dtype.kind in "biuf":
+        return np.zeros(len(column), dtype=bool)
+    return np.array([isinstance(value, str) and not is_numeral(value) for value in column], dtype=bool)
+
+
+def _check_numbers(column: Any, path: Path) -> None:
+    """Raise an error for text in a column that began with numbers."""
+    if (text := _text_in(column)).any():
+        row = column.index[text.argmax()]
+        raise ValueError(
+            f"The column '{column.name}' of '{path}' begins with numbers, but has the text {column[row]!r} in row "
+            f"{row} (counted from 0). Correct it, or leave it empty where the number is missing."
+        )
+
+
+def _parquet(path: Path, n_rows: int | None) -> Iterator[DataFrame]:
     try:
         import pyarrow as pa
         from pyarrow import parquet
@@ -149,7 +258,8 @@ def _read_parquet(path: Path) -> Any:
     try:
         with parquet.ParquetFile(path) as file:
             _check_distinct(path, list(file.schema_arrow.names))
-            return file.read().to_pandas()
+            for part in [file.read()] if n_rows is None else file.iter_batches(batch_size=n_rows):
+                yield part.to_pandas()
     except pa.ArrowException as error:
         raise ValueError(f"Cannot read '{path}' as Parquet: {str(error).strip()}") from error
 
@@ -198,7 +308,7 @@ def _array_names(path: Path, names: list[str], target: str | None, ndim: Any) ->
     if target not in names and target == "y" and "y_train" in names:
         target = "y_train"
     if target not in names:
-        raise ValueError(no_such(path, "array", target, names))
+        raise ValueError(_no_such(path, "array", target, names))
     own = "X" + target[1:] if target.startswith("y") else "X"
     rows = next((name for name in (own, "X", "X_train") if name in names), None)
     if rows is None:
@@ -208,24 +318,22 @@ def _array_names(path: Path, names: list[str], target: str | None, ndim: Any) ->
 
 def _without_missing(X: Any, y: Any, target: str, path: Path, drop: bool) -> tuple[Any, np.ndarray]:
     """Rows with a target, or an error if some have none."""
-    if hasattr(y, "isna"):
-        missing = y.isna().to_numpy()
-        values = y.to_numpy(dtype=object) if missing.any() or y.dtype.kind not in "biuf" else y.to_numpy()
-    else:
-        values = y
-        missing = np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
-    count = int(missing.sum())
-    if count == len(missing):
-        raise ValueError(f"The target '{target}' of '{path}' is missing in all {count} rows.")
-    if count and not drop:
+    frame = hasattr(y, "isna")
+    missing = y.isna().to_numpy() if frame else np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
+    if missing.all():
+        raise ValueError(f"The target '{target}' of '{path}' is missing in all {len(missing)} rows.")
+    if missing.any() and not drop:
         raise ValueError(
-            f"The target '{target}' of '{path}' is missing in {count} of {len(missing)} rows. Say "
-            "--drop-missing-target (in Python drop_missing_target=True) to leave these rows out."
+            f"The target '{target}' of '{path}' is missing in {missing.sum()} of {len(missing)} rows, first in row "
+            f"{missing.argmax()} (counted from 0). Pass drop_missing_target=True to leave these rows out."
         )
-    if count:
-        X, values = X[~missing] if not hasattr(X, "loc") else X.loc[~missing].reset_index(drop=True), values[~missing]
-        values = np.array(values.tolist()) if hasattr(y, "isna") and y.dtype.kind in "biuf" else values
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        count = int((~np.isfinite(values)).sum())
-        raise ValueError(f"The target '{target}' of '{path}' is infinite in {count} rows. Remove them.")
+    rows = np.flatnonzero(~missing)
+    if missing.any():
+        X, y = (X.iloc[rows], y.iloc[rows]) if frame else (X[rows], y[rows])
+    values = y.to_numpy(dtype=None if y.dtype.kind in "biuf" else object) if frame else y
+    if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
+        raise ValueError(
+            f"The target '{target}' of '{path}' is infinite in {(~finite).sum()} rows, first in row "
+            f"{rows[finite.argmin()]} (counted from 0). Remove them."
+        )
     return X, values

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-import math
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from ntkit._state import COLUMNS, Declared, Many, Part
 from ntkit._validation import check_int, describe
 from ntkit.tables._columns import (
     Number,
@@ -18,16 +18,14 @@ from ntkit.tables._columns import (
     check_frame,
     fit_column,
     fit_number,
-    from_data,
     has_names,
     to_numbers,
-    typed,
 )
 
 _FEW_CLASSES = 20
 
 
-class TableEncoder(TransformerMixin, BaseEstimator):
+class TableEncoder(Declared, TransformerMixin, BaseEstimator):
     """Columns of a data frame as a float32 matrix: numbers as they are, text one-hot.
 
     Missing numbers become the mean of the column in `fit`, and a column with missing numbers in `fit` gets a second
@@ -67,6 +65,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
            [2., 1., 1., 0.],
            [3., 0., 0., 1.]], dtype=float32)
     """
+
+    _state: ClassVar[dict[str, Any]] = {**COLUMNS, "_columns": Many(Part(Number, Text), "n_features_in_")}
 
     def __init__(self, *, max_categories: int = 50):
         self.max_categories = max_categories
@@ -188,42 +188,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = []
         return tags
 
-    def _state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Everything fitted, as arrays and JSON data."""
-        check_is_fitted(self)
-        numbers = [spec for spec in self._columns if isinstance(spec, Number)]
-        arrays = {
-            "means": np.array([spec.mean for spec in numbers], dtype=np.float64),
-            "offsets": np.array([spec.offset for spec in numbers], dtype=np.float64),
-        }
-        columns: list[dict[str, Any]] = [
-            {"name": s.name, "kind": "number", "missing": s.missing}
-            if isinstance(s, Number)
-            else {"name": s.name, "kind": "text", "levels": list(s.levels), "other": s.other}
-            for s in self._columns
-        ]
-        named = hasattr(self, "feature_names_in_")
-        return arrays, {"columns": columns, "named": named, "max_categories": int(self.max_categories)}
-
-    @classmethod
-    def _from_state(cls, arrays: dict[str, np.ndarray], data: dict[str, Any]) -> Self:
-        """A fitted encoder from what :meth:`_state` has returned, or a ValueError that says what is wrong with it."""
-        try:
-            model = cls(max_categories=check_int(data["max_categories"], "max_categories", cls.__name__, minimum=1))
-            named = typed(data["named"], bool)
-            values = list(zip(arrays["means"].tolist(), arrays["offsets"].tolist(), strict=True))
-            if not all(isinstance(v, float) and math.isfinite(v) for pair in values for v in pair):
-                raise ValueError("means and offsets must be finite numbers")
-            model._columns = [from_data(column, values) for column in typed(data["columns"], list)]
-            names = [spec.name for spec in model._columns]
-            if values or not names or len(set(names)) < len(names):
-                raise ValueError("the columns do not fit the numbers, or are not distinct")
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-            raise ValueError(f"This is not the state of a {cls.__name__}: {error}.") from error
-        model.n_features_in_ = len(names)
-        if named:
-            model.feature_names_in_ = np.array(names, dtype=object)
-        return model
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        """Raise unless the columns have different names, those that `fit` has seen."""
+        check_int(self.max_categories, "max_categories", type(self).__name__, minimum=1)
+        names = [column.name for column in self._columns]
+        seen = getattr(self, "feature_names_in_", None)
+        if len(set(names)) < len(names) or (seen is not None and seen.tolist() != names):
+            raise ValueError(f"The columns of a {type(self).__name__} must be distinct, and those that fit has seen")
 
 
 def infer_task(y: Any) -> str:

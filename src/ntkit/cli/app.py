@@ -1,5 +1,6 @@
 """Commands and their options; what they do is in ``commands``."""
 
+# ruff: noqa: ARG001 (all options go on to `_run` as they are)
 # ruff: noqa: D301 (click wants \b, a real backspace, before paragraphs that it must not fill)
 
 from __future__ import annotations
@@ -23,25 +24,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-
-class Task(StrEnum):
-    """What to learn."""
-
-    auto = "auto"
-    regression = "regression"
-    classification = "classification"
-
-
-class Kernel(StrEnum):
-    """Kernels to search."""
-
-    auto = "auto"
-    ntk = "ntk"
-    gaussian = "gaussian"
-    linear = "linear"
-
-
-_OUTPUTS = (".csv", ".csv.gz", ".tsv", ".parquet", ".pq")
+Task = StrEnum("Task", ["auto", "regression", "classification"])
+Kernel = StrEnum("Kernel", ["auto", "ntk", "gaussian", "linear"])
 
 Data = Annotated[Path, typer.Argument(metavar="DATA", help="CSV, TSV, Parquet or NPZ file.", show_default=False)]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="File written by 'ntkit fit'.", show_default=False)]
@@ -114,7 +98,7 @@ def fit(
     ] = False,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    debug: Debug = False,
 ) -> None:
     """Learn to predict a column of a table; find the kernel, its parameters and the penalty.
 
@@ -127,21 +111,12 @@ def fit(
       ntkit fit digits.npz -t y -o digits.ntkit --task classification --components 8192
       ntkit fit log.parquet -t load -o load.ntkit --drop id --kernel ntk --depth 2 --json
     """
-    _check_fraction(test, may_be_zero=True)
-    if depth is not None and kernel in (Kernel.gaussian, Kernel.linear):
-        raise typer.BadParameter(f"--depth is for --kernel ntk, not {kernel}.")
-    if lengthscale is not None and kernel in (Kernel.ntk, Kernel.linear):
-        raise typer.BadParameter(f"--lengthscale is for --kernel gaussian, not {kernel}.")
-    if lengthscale is not None and not 0 < lengthscale < float("inf"):
-        raise typer.BadParameter(f"--lengthscale must be positive. Got {lengthscale:g}.")
-    from ntkit._commandline import commands, texts
-
-    report = commands.fit(
-        data, target, output, task=task, time_budget=time_budget, components=components, test=test, drop=drop or (),
-        drop_missing_target=drop_missing_target, seed=seed, kernel=kernel, depth=depth, lengthscale=lengthscale,
-        statistics=statistics, progress=_progress(json, quiet),
-    )  # fmt: skip
-    _show(report, texts.fit, json, quiet)
+    _require(0 <= test < 1, f"--test must be 0 or more and less than 1. Got {test:g}.")
+    _require(depth is None or kernel in ("auto", "ntk"), f"--depth is for --kernel ntk, not {kernel}.")
+    if lengthscale is not None:
+        _require(kernel in ("auto", "gaussian"), f"--lengthscale is for --kernel gaussian, not {kernel}.")
+        _require(0 < lengthscale < float("inf"), f"--lengthscale must be positive. Got {lengthscale:g}.")
+    _run("fit", progress=_progress(json, quiet), **locals())
 
 
 @app.command(short_help="Predict the rows of a table.")
@@ -156,7 +131,7 @@ def predict(
     std: Annotated[bool, typer.Option("--std", help="Write standard deviations too (fit with --statistics).")] = False,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    debug: Debug = False,
 ) -> None:
     """Predict the rows of a table with a saved model; one row of output for each row of the table.
 
@@ -167,11 +142,8 @@ def predict(
       ntkit predict price.ntkit new.csv --output predictions.csv
       ntkit predict digits.ntkit new.npz --output predictions.parquet --proba
     """
-    if not output.name.lower().endswith(_OUTPUTS):
-        raise typer.BadParameter(f"--output must end in {', '.join(_OUTPUTS)}. Got '{output}'.")
-    from ntkit._commandline import commands, texts
-
-    _show(commands.predict(model, data, output, proba=proba, std=std), texts.predict, json, quiet)
+    _check_output(output)
+    _run("predict", **locals())
 
 
 @app.command(short_help="Test a saved model on a table.")
@@ -181,7 +153,7 @@ def evaluate(
     target: Target,
     drop_missing_target: DropMissing = False,
     json: Json = False,
-    debug: Debug = False,  # noqa: ARG001
+    debug: Debug = False,
 ) -> None:
     """Test a saved model on a table, beside the best constant prediction.
 
@@ -190,10 +162,7 @@ def evaluate(
       ntkit evaluate price.ntkit test.csv --target price
       ntkit evaluate digits.ntkit digits.npz --target y_test --json
     """
-    from ntkit._commandline import commands, texts
-
-    report = commands.evaluate(model, data, target, drop_missing_target=drop_missing_target)
-    _show(report, texts.evaluate, json, False)
+    _run("evaluate", **locals())
 
 
 @app.command(short_help="Compare feature maps on a table.")
@@ -215,7 +184,7 @@ def compare(
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    debug: Debug = False,
 ) -> None:
     """Compare feature maps, and exact kernels where the rows are few enough: error, time and size.
 
@@ -224,16 +193,10 @@ def compare(
       ntkit compare houses.csv --target price
       ntkit compare houses.csv -t price --components 512,2048 --seeds 3 --output comparison
     """
-    _check_fraction(test, may_be_zero=False)
-    sizes = _sizes(components)
-    from ntkit._commandline import commands, texts
-
-    report = commands.compare(
-        data, target, task=task, components=sizes, output=output, seeds=seeds, seed=seed, test=test,
-        max_exact=max_exact, drop=drop or (), drop_missing_target=drop_missing_target,
-        progress=_progress(json, quiet), command_line=shlex.join(["ntkit", *(context.obj or [])]),
-    )  # fmt: skip
-    _show(report, texts.compare, json, quiet)
+    _require(0 < test < 1, f"--test must be more than 0 and less than 1. Got {test:g}.")
+    options = {**locals(), "components": _sizes(components)}
+    del options["context"]
+    _run("compare", progress=_progress(json, quiet), command_line=shlex.join(["ntkit", *context.obj]), **options)
 
 
 @app.command(short_help="Handwritten digits in seconds.")
@@ -243,7 +206,7 @@ def demo(
     ] = Path("demo"),
     json: Json = False,
     quiet: Quiet = False,
-    debug: Debug = False,  # noqa: ARG001
+    debug: Debug = False,
 ) -> None:
     """Classify handwritten digits: linear, Gaussian and NTK features, and the exact NTK. Takes seconds.
 
@@ -252,35 +215,38 @@ def demo(
       ntkit demo
       ntkit demo --output pictures --json
     """
-    from ntkit import demo as digits
+    _run("demo", progress=_progress(json, quiet), **locals())
 
-    _show(digits.run(output, progress=_progress(json, quiet)), digits.text, json, quiet)
+
+def _run(command: str, *, json: bool, debug: bool, quiet: bool = False, **options: Any) -> None:
+    """Run a command with its options and print its report; heavy imports happen here, so that help is quick."""
+    from ntkit.cli import commands, texts
+
+    report = getattr(commands, command)(**options)
+    if json:
+        print(texts.to_json(report))
+    elif not quiet:
+        print(getattr(texts, command)(report))
 
 
 def _progress(json: bool, quiet: bool) -> bool:
     return not json and not quiet and sys.stderr.isatty()
 
 
-def _show(report: dict[str, Any], text: Any, json: bool, quiet: bool) -> None:
-    from ntkit._commandline import writing
-
-    if json:
-        print(writing.to_json(report))
-    elif not quiet:
-        print(text(report))
+def _require(condition: bool, text: str) -> None:
+    if not condition:
+        raise typer.BadParameter(text)
 
 
-def _check_fraction(test: float, *, may_be_zero: bool) -> None:
-    if not (0 <= test < 1) or (test == 0 and not may_be_zero):
-        low = "0 or more" if may_be_zero else "more than 0"
-        raise typer.BadParameter(f"--test must be {low} and less than 1. Got {test:g}.")
+def _check_output(output: Path) -> None:
+    from ntkit.tables import FRAME_ENDINGS
+
+    endings = ", ".join(FRAME_ENDINGS)
+    _require(output.name.lower().endswith(FRAME_ENDINGS), f"--output must end in {endings}. Got '{output}'.")
 
 
 def _sizes(text: str) -> list[int]:
-    try:
-        sizes = sorted({int(part) for part in text.split(",")})
-    except ValueError:
-        sizes = []
-    if not sizes or sizes[0] < 1:
-        raise typer.BadParameter(f"--components must be positive whole numbers separated by commas. Got '{text}'.")
-    return sizes
+    parts = text.split(",")
+    good = all(part.strip().isdecimal() and int(part) > 0 for part in parts)
+    _require(good, f"--components must be positive whole numbers separated by commas. Got '{text}'.")
+    return sorted(set(map(int, parts)))

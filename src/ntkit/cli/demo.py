@@ -1,4 +1,4 @@
-"""``ntkit demo``: handwritten digits by ridge classification on features, beside the exact neural tangent kernel.
+"""``ntkit demo``: handwritten digits by ridge classification on features and by the exact neural tangent kernel.
 
 All models go through the same protocol: kernel parameters are chosen on a quarter of the training rows, the model is
 fitted on all of them and tested once. Exact kernels cost O(n³) for n rows, features O(n).
@@ -13,15 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ntkit._commandline.comparison import exact_ridge
-from ntkit._commandline.writing import text_table
+from ntkit.cli.comparison import Predictor, exact_ridge
+from ntkit.cli.page import two_axes
 from ntkit.display import plot_relu_ntk
 
 DEPTHS = (1, 2, 4, 8)
 LENGTHSCALES = (0.3, 0.4, 0.6, 0.8)
 COMPONENTS = 4096
 
-Predictor = Callable[[np.ndarray], np.ndarray]
 Fit = Callable[[np.ndarray, np.ndarray], Predictor]
 
 
@@ -31,40 +30,26 @@ def candidates(components: int = COMPONENTS) -> dict[str, dict[str, Fit]]:
 
     from ntkit.features import NTKFeatures
     from ntkit.features.fourier import RandomFourierFeatures
+    from ntkit.models import FeatureRidgeClassifier
+
+    def features(transformer: Any) -> Fit:
+        return lambda X, y: FeatureRidgeClassifier(transformer, random_state=0).fit(X, y).predict
+
+    def gaussian(scale: float) -> Fit:
+        return features(RandomFourierFeatures(n_components=components, lengthscale=scale, random_state=0))
+
+    def ntk(depth: int) -> Fit:
+        return features(NTKFeatures(depth=depth, n_components=components, random_state=0))
+
+    def exact(depth: int) -> Fit:
+        return lambda X, y: exact_ridge(X, y, "classification", "ntk", depth=depth).predict
 
     return {
-        "linear": {"": _by_features(FunctionTransformer())},
-        "RBF features": {
-            f"length scale {s:g}": _by_features(
-                RandomFourierFeatures(n_components=components, lengthscale=s, random_state=0)
-            )
-            for s in LENGTHSCALES
-        },
-        "NTK features": {
-            f"depth {depth}": _by_features(NTKFeatures(depth=depth, n_components=components, random_state=0))
-            for depth in DEPTHS
-        },
-        "exact NTK": {f"depth {depth}": _by_kernel(depth) for depth in DEPTHS},
+        "linear": {"": features(FunctionTransformer())},
+        "RBF features": {f"length scale {scale:g}": gaussian(scale) for scale in LENGTHSCALES},
+        "NTK features": {f"depth {depth}": ntk(depth) for depth in DEPTHS},
+        "exact NTK": {f"depth {depth}": exact(depth) for depth in DEPTHS},
     }
-
-
-def _by_features(features: Any) -> Fit:
-    def fit(X: np.ndarray, y: np.ndarray) -> Predictor:
-        from ntkit.models import FeatureRidgeClassifier
-
-        return FeatureRidgeClassifier(features, random_state=0).fit(X, y).predict
-
-    return fit
-
-
-def _by_kernel(depth: int) -> Fit:
-    def fit(X: np.ndarray, y: np.ndarray) -> Predictor:
-        from ntkit.kernels import ntk
-
-        weights, _, decode = exact_ridge(ntk(X, depth=depth), y, "classification")
-        return lambda X_new: decode(ntk(X_new, X, depth=depth) @ weights)
-
-    return fit
 
 
 def fit_and_test(
@@ -102,18 +87,18 @@ def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarra
     return (X_train, y_train), (X_test, y_test)
 
 
-def run(folder: Path, *, components: int = COMPONENTS, progress: bool = False) -> dict[str, Any]:
+def run(output: Path, *, components: int = COMPONENTS, progress: bool = False) -> dict[str, Any]:
     """Fit, test and plot; the results as plain data."""
     from tqdm.auto import tqdm
 
-    folder.mkdir(parents=True, exist_ok=True)
+    output.mkdir(parents=True, exist_ok=True)
     train, test = digits()
     methods = candidates(components)
     for fits in methods.values():  # compiled code loads now, not inside a timing
         next(iter(fits.values()))(train[0][:20], train[1][:20])
     bar = tqdm(methods.items(), desc="demo", disable=not progress)
     results = [fit_and_test(name, fits, train, test) for name, fits in bar]
-    picture = folder / "digits.png"
+    picture = output / "digits.png"
     plot(results, picture)
     return {
         "command": "demo",
@@ -126,34 +111,11 @@ def run(folder: Path, *, components: int = COMPONENTS, progress: bool = False) -
     }
 
 
-def text(report: dict[str, Any]) -> str:
-    """The results as text."""
-    rows = [
-        [r["method"], r["chosen"], f"{r['accuracy']:.2%}", f"{r['fit_seconds']:.2f}", f"{r['search_seconds']:.2f}"]
-        for r in report["results"]
-    ]
-    return (
-        f"Digits: {report['n_train']} training rows, {report['n_test']} test rows, {report['n_features']} columns; "
-        f"{report['n_components']} features.\n\n"
-        + text_table(["method", "chosen", "test accuracy", "fit s", "search s"], rows, left=2)
-        + f"\n\nBy chance accuracies vary by 0.3 % or so. "
-        "Features stand for the kernel when rows are too many for a matrix of all pairs.\n"
-        f"Plot: {report['files'][0]}"
-    )
-
-
 def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Save the ReLU-NTK functions beside the test errors."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("Plots need matplotlib: pip install 'ntkit[plot]'.") from error
-
-    figure = Figure(figsize=(9.5, 3.8), layout="constrained")
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1))
+    """Save a plot of the ReLU-NTK functions and of the test errors."""
+    figure, left, right = two_axes(3.8)
     plot_relu_ntk(ax=left)
     left.set_title("ReLU-NTK functions, L = 1 … 32", fontsize=11)
-    left.spines[["top", "right"]].set_visible(False)
     names = [f"{r['method']}\n{r['chosen']}".strip() for r in results]
     errors = [100 * (1 - r["accuracy"]) for r in results]
     bars = right.barh(names, errors, color=["#b0b0b0", "#7a9cc6", "#8a4fa0", "#440154"], height=0.6)
@@ -165,5 +127,4 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
     right.set_xlabel("test error in % (fit time)")
     right.set_title("Digits, ridge classification", fontsize=11)
     right.tick_params(axis="y", length=0)
-    right.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=150)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["main"]
+
+# What messages of the library recommend in Python, and how the command line says it.
+_OPTIONS = (
+    (r"Pass drop_missing_target=True", "Say --drop-missing-target"),
+    (r"frame\.drop\(columns=\[('.*?')\]\)", r"--drop \1"),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        What follows ``ntkit``; by default that of the process. ``--debug`` shows where an error came from.
+        What follows ``ntkit``; by default the arguments of the process. ``--debug`` shows where an error came from.
 
     Returns
     -------
@@ -27,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")  # ℓ and ± on a terminal that has none
     try:
-        from ntkit._commandline.app import app
+        from ntkit.cli.app import app
     except ImportError as error:
         if (error.name or "").partition(".")[0] != "typer":
             raise
-        return _fail("the command line needs some packages more: pip install 'ntkit[cli]'", 1)
+        return _fail("the command line needs more packages: pip install 'ntkit[cli]'", 1)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("default", UserWarning)
@@ -40,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _fail("interrupted", 130)
     except Exception as error:
-        if hasattr(error, "format_message"):  # of click, or of the copy of it that typer brings
+        if hasattr(error, "format_message"):  # an error of click, or of the copy that typer contains
             return _usage(error)
         if "--debug" in arguments or not isinstance(
             error, ValueError | TypeError | OSError | ImportError | MemoryError
@@ -67,7 +74,10 @@ def _text(error: Exception) -> str:
         return f"there is not enough memory. {error} Fewer --components need less.".replace("  ", " ")
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: '{error.filename}'" if error.filename else error.strerror
-    return str(error) or type(error).__name__
+    text = str(error) or type(error).__name__
+    for python, option in _OPTIONS:
+        text = re.sub(python, option, text)
+    return text
 
 
 def _fail(text: str, code: int) -> int:

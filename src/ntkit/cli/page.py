@@ -1,18 +1,17 @@
-"""What the commands show: text tables, JSON, the plot and the page of a comparison."""
+"""The plot and the page of a comparison."""
 
 from __future__ import annotations
 
 import html
-import json
-import math
 import platform
 from base64 import b64encode
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from ntkit import __version__
+from ntkit.cli.texts import number
 
 _COLOURS = ("#440154", "#3b7dd8", "#e07b00", "#2a9d5c", "#c2255c", "#7a7a7a", "#8c6d31", "#17becf")
 _MARKERS = {"polynomial": "o", "random": "s", "sketch": "^", "Fourier": "o", "RBFSampler": "s", "exact": "*", "": "D"}
@@ -38,93 +37,37 @@ footer { color: #666; font-size: .85rem; margin-top: 2rem }
 """
 
 
-def number(value: Any, digits: int = 4) -> str:
-    """A number as text, with so many significant digits; other values as they are.
-
-    Examples
-    --------
-    >>> [number(v) for v in (0.123456, 12345.678, 1e-7, 7, None, "a")]
-    ['0.1235', '12346', '1.000e-07', '7', '–', 'a']
-    """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "–"
-    if not isinstance(value, float | np.floating):
-        return str(value)
-    size = abs(float(value))
-    if size == 0 or 1e-3 <= size < 1e7:
-        decimals = digits - 1 - (math.floor(math.log10(size)) if size else 0)
-        return f"{value:.{max(decimals, 0)}f}"
-    return f"{value:.{digits - 1}e}"
-
-
-def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, left: int = 1) -> str:
-    """Rows under a header, as wide as it takes; the first `left` columns are text, the others go to the right.
-
-    Examples
-    --------
-    >>> print(text_table(["kernel", "error"], [["linear", 0.51234], ["ntk", 12.25]]))
-    kernel  error
-    linear  0.512
-    ntk    12.250
-    """
-    columns = [_column([row[i] for row in rows]) for i in range(len(header))]
-    widths = [max(map(len, [name, *column])) for name, column in zip(header, columns, strict=True)]
-    lines = []
-    for line in [list(header), *map(list, zip(*columns, strict=True))]:
-        parts = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
-        lines.append(" ".join(parts).rstrip())
-    return "\n".join(lines)
-
-
-def _column(values: Sequence[Any]) -> list[str]:
-    """Numbers of a column with equally many decimals, if that suits them all."""
-    sizes = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v) and v != 0]
-    if not sizes or max(sizes) >= 1e5 * min(sizes) or min(sizes) < 1e-4 or max(sizes) >= 1e7:
-        return [number(value, 3) for value in values]
-    low, high = (math.floor(math.log10(f(sizes))) for f in (min, max))
-    decimals = max(2 - low, 3 - high, 0)
-    return [f"{v:.{decimals}f}" if isinstance(v, float) and math.isfinite(v) else number(v) for v in values]
-
-
-def to_json(value: Any) -> str:
-    """One JSON object on one line; NaN and infinities become null."""
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
-    if isinstance(value, np.generic):
-        return _plain(value.item())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return str(value) if isinstance(value, Path) else value
-
-
 def versions() -> dict[str, str]:
     """Versions of Python and of the packages that results depend on."""
-    found = {"python": platform.python_version()}
-    for name in ("ntkit", "numpy", "scipy", "scikit-learn", "numba"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+    packages = ("numpy", "scipy", "scikit-learn", "numba")
+    return {"python": platform.python_version(), "ntkit": __version__} | {name: version(name) for name in packages}
 
 
-def plot_comparison(results: Sequence[dict[str, Any]], label: str) -> Any:
-    """Figure of error against fit time and against the number of features."""
+def write(report: dict[str, Any], folder: Path) -> list[str]:
+    """Write the plot and the page of a report; their paths."""
+    folder.mkdir(parents=True, exist_ok=True)
+    picture, page = folder / "comparison.png", folder / "comparison.html"
+    _plot(report["results"], report["error_label"]).savefig(picture, dpi=150)
+    page.write_text(_page(report, picture.read_bytes()), encoding="utf-8")
+    return [str(picture), str(page)]
+
+
+def two_axes(height: float, **options: Any) -> tuple[Any, Any, Any]:
+    """A figure that no window shows, and its two axes."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("Plots need matplotlib: pip install 'ntkit[plot]'.") from error
+    figure = Figure(figsize=(9.5, height), layout="constrained")
+    left, right = figure.subplots(1, 2, **options)
+    for ax in (left, right):
+        ax.spines[["top", "right"]].set_visible(False)
+    return figure, left, right
 
-    figure = Figure(figsize=(9.5, 5.6), layout="constrained")
-    time, size = figure.subplots(1, 2, sharey=True)
+
+def _plot(results: Sequence[dict[str, Any]], label: str) -> Any:
+    """Figure of error against fit time and against the number of features."""
+    figure, time, size = two_axes(5.6, sharey=True)
     kernels = list(dict.fromkeys(r["kernel"] for r in results))
     colours = {kernel: _COLOURS[i % len(_COLOURS)] for i, kernel in enumerate(kernels)}
     for kernel, method in dict.fromkeys((r["kernel"], r["map"]) for r in results):
@@ -163,7 +106,6 @@ def _finish(time: Any, size: Any, results: Sequence[dict[str, Any]], label: str)
             ax.set_yscale("log")
         ax.grid(True, which="major", color="#e8e8ea", linewidth=0.8)
         ax.set_axisbelow(True)
-        ax.spines[["top", "right"]].set_visible(False)
         wide = errors and max(errors) > 8 * min(errors)
         if ax.get_yscale() == "log" and wide:
             ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -193,7 +135,7 @@ def _legends(figure: Any, colours: dict[str, str], methods: Sequence[str]) -> No
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
 
 
-def comparison_page(report: dict[str, Any], picture: bytes) -> str:
+def _page(report: dict[str, Any], picture: bytes) -> str:
     """A page that needs nothing but itself."""
     best = min(report["results"], key=lambda r: r["error"])
     header = ("kernel", "map", "features", report["error_label"], "fit, seconds", "prediction, seconds", "alpha")

@@ -1,0 +1,160 @@
+"""Reports of the commands as text and as JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_OTHER = {"regression": "classification", "classification": "regression"}
+
+
+def fit(report: dict[str, Any]) -> str:
+    """What was tried, what was chosen, how good it is."""
+    held_out = f", {report['n_test']} held out to test on" if report["n_test"] else ""
+    columns = f"{report['n_columns']} columns, {report['n_features']} after encoding"
+    parts = [f"Table: {report['n_rows']} rows{held_out}; {columns}.", _task(report), ""]
+    if report["results"]:
+        error = "MSE" if report["task"] == "regression" else "error"
+        ordered = sorted(report["results"], key=lambda r: (r["round"], r["loss"]))
+        rows = [
+            [r["name"], r["n_rows"], r["n_components"], r["error"], r["alpha"], f"{r['seconds']:.2f}"] for r in ordered
+        ]
+        parts += [text_table(["kernel", "rows", "features", error, "alpha", "seconds"], rows), ""]
+    best = report["best"]
+    parts += [f"Chosen: {best['name']}, {best['n_components']} features, alpha {number(best['alpha'])}."]
+    if report["test"]:
+        parts += ["", _scores(report["test"], "on held-out rows")]
+    size = report["model_bytes"] / 2**20
+    parts += ["", f"Model: {report['model']} ({size:.1f} MiB), fitted on all rows; {report['seconds']:.1f} s in all."]
+    return "\n".join(parts)
+
+
+def predict(report: dict[str, Any]) -> str:
+    """Number, file and columns of the predictions."""
+    return f"{report['n_rows']} predictions: {report['output']} (columns {', '.join(report['columns'])})."
+
+
+def evaluate(report: dict[str, Any]) -> str:
+    """Scores of the model and of a constant."""
+    return f"{report['model']} on {report['n_rows']} rows of {report['data']}:\n{_scores(report, report['task'])}"
+
+
+def compare(report: dict[str, Any]) -> str:
+    """All maps in one table."""
+    facts = "\n".join(f"{name}: {number(value)}" for name, value in report["facts"].items())
+    rows = [
+        [r["kernel"], r["map"] or "–", r["n_components"], r["error"], r["error_std"]]
+        + [f"{r[key]:.3f}" for key in ("fit_seconds", "predict_seconds")]
+        for r in report["results"]
+    ]
+    header = ["kernel", "map", "features", report["error_label"], "±", "fit s", "predict s"]
+    if all(r["error_std"] is None for r in report["results"]):
+        header, rows = [h for h in header if h != "±"], [[*row[:4], *row[5:]] for row in rows]
+    best = report["best"]
+    parts = [facts, _task(report), "", text_table(header, rows, left=2), ""]
+    parts += [f"Smallest error: {best['kernel']}, {best['map'] or 'the columns'}, {best['n_components']} features."]
+    parts += [f"Written: {', '.join(report['files'])}"] if report["files"] else []
+    return "\n".join(parts)
+
+
+def demo(report: dict[str, Any]) -> str:
+    """Accuracies and times of all methods."""
+    rows = [
+        [r["method"], r["chosen"], f"{r['accuracy']:.2%}", f"{r['fit_seconds']:.2f}", f"{r['search_seconds']:.2f}"]
+        for r in report["results"]
+    ]
+    return (
+        f"Digits: {report['n_train']} training rows, {report['n_test']} test rows, {report['n_features']} columns; "
+        f"{report['n_components']} features.\n\n"
+        + text_table(["method", "chosen", "test accuracy", "fit s", "search s"], rows, left=2)
+        + "\n\nBy chance accuracies vary by 0.3 % or so. "
+        "Features stand for the kernel when rows are too many for a matrix of all pairs.\n"
+        f"Plot: {report['files'][0]}"
+    )
+
+
+def _task(report: dict[str, Any]) -> str:
+    task = report["task"]
+    if not report["task_reason"]:
+        return f"Task: {task}."
+    return f"Task: {task}, as {report['task_reason']} (otherwise say --task {_OTHER[task]})."
+
+
+def _scores(report: dict[str, Any], title: str) -> str:
+    rows = [[name, number(value), number(report["baseline"][name])] for name, value in report["scores"].items()]
+    text = text_table([title, "model", "constant"], rows)
+    if report.get("unseen_class_rows"):
+        text += f"\n{report['unseen_class_rows']} rows are of classes that the model has not seen: counted as errors."
+    return text
+
+
+def number(value: Any, digits: int = 4) -> str:
+    """A number as text with `digits` significant digits; other values unchanged.
+
+    Examples
+    --------
+    >>> [number(v) for v in (0.123456, 12345.678, 1e-7, 7, None, "a")]
+    ['0.1235', '12346', '1.000e-07', '7', '–', 'a']
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "–"
+    if not isinstance(value, float | np.floating):
+        return str(value)
+    size = abs(float(value))
+    if size == 0 or 1e-3 <= size < 1e7:
+        decimals = digits - 1 - (math.floor(math.log10(size)) if size else 0)
+        return f"{value:.{max(decimals, 0)}f}"
+    return f"{value:.{digits - 1}e}"
+
+
+def text_table(header: Sequence[str], rows: Sequence[Sequence[Any]], *, left: int = 1) -> str:
+    """Rows under a header. The first `left` columns are aligned to the left, the others to the right.
+
+    Examples
+    --------
+    >>> print(text_table(["kernel", "error"], [["linear", 0.51234], ["ntk", 12.25]]))
+    kernel  error
+    linear  0.512
+    ntk    12.250
+    """
+    columns = [_column([row[i] for row in rows]) for i in range(len(header))]
+    widths = [max(map(len, [name, *column])) for name, column in zip(header, columns, strict=True)]
+    lines = []
+    for line in [list(header), *map(list, zip(*columns, strict=True))]:
+        parts = [c.ljust(w) if i < left else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths, strict=True))]
+        lines.append(" ".join(parts).rstrip())
+    return "\n".join(lines)
+
+
+def _column(values: Sequence[Any]) -> list[str]:
+    """The values of a column as text, with equally many decimals if their sizes are similar."""
+    sizes = [abs(v) for v in values if isinstance(v, float) and math.isfinite(v) and v != 0]
+    if not sizes or max(sizes) >= 1e5 * min(sizes) or min(sizes) < 1e-4 or max(sizes) >= 1e7:
+        return [number(value, 3) for value in values]
+    low, high = (math.floor(math.log10(f(sizes))) for f in (min, max))
+    decimals = max(2 - low, 3 - high, 0)
+    return [f"{v:.{decimals}f}" if isinstance(v, float) and math.isfinite(v) else number(v) for v in values]
+
+
+def to_json(value: Any) -> str:
+    """One JSON object on one line; NaN and infinities become null."""
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value
