@@ -1,10 +1,11 @@
-"""Files are complete or not there, and say what is wrong with them."""
+"""Files of arrays and plain data: whole or not at all, and every change is noticed."""
 
 from __future__ import annotations
 
 import json
 import os
 import stat
+import subprocess
 import sys
 import threading
 
@@ -12,104 +13,55 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from ntkit import _files
-from ntkit._files import FileError, read, write
+from ntkit._files import FileError, read, read_header, write
 
 ARRAYS = {
-    "doubles": np.linspace(-1, 1, 12).reshape(3, 4),
-    "singles": np.array([np.nan, np.inf, -0.0, 1e-45], dtype=np.float32),
-    "halves": np.arange(3, dtype=np.float16),
-    "whole": np.array([[-(2**63), 2**63 - 1]]),
-    "bytes": np.arange(256, dtype=np.uint8).reshape(2, 2, 64),
+    "a": np.arange(6.0).reshape(2, 3),
+    "columns first": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+    "single": np.float32([1, np.inf, np.nan]),
+    "half": np.float16([1, 2]),
+    "none": np.zeros((0, 3)),
+    "scalar": np.array(2.5),
     "flags": np.array([True, False]),
-    "none": np.empty((0, 5)),
-    "number": np.array(2.5),
-    "transposed": np.arange(6.0).reshape(2, 3).T,
-    "strided": np.arange(10)[::-3],
-    "other byte order": np.arange(5, dtype=">f8"),
-    "unicode κ": np.ones(1),
+    "swapped": np.arange(3, dtype=">i4"),
+    **{str(np.dtype(kind)): np.arange(5, dtype=kind) for kind in "bBhHiIqQ"},
 }
+METADATA = {"kind": "test", "text": "é\n", "list": [1, 2.5, None, True, 2**70], "dict": {"a": {}}}
 
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "file.ntkit"
+    return tmp_path / "file"
 
 
-def assert_same_arrays(found, expected):
-    assert set(found) == set(expected)
-    for name, array in expected.items():
-        assert found[name].shape == array.shape, name
-        assert found[name].dtype == array.dtype.newbyteorder("="), name
-        np.testing.assert_array_equal(found[name], array, err_msg=name)
-        np.testing.assert_array_equal(np.signbit(found[name]), np.signbit(array)) if array.dtype.kind == "f" else None
-
-
-@pytest.mark.parametrize("names", [[], ["doubles"], list(ARRAYS)], ids=["none", "one", "all"])
-def test_round_trips(names, path):
-    arrays = {name: ARRAYS[name] for name in names}
-    metadata = {
-        "kind": "test",
-        "text": "κ\n\"'",
-        "list": [1, 2.5, None, True],
-        "exact": 0.1,
-        "nested": {"a": {"b": []}},
-    }
-    write(path, arrays, metadata)
-    found, data = read(path, kind="test")
-    assert_same_arrays(found, arrays)
-    assert data == metadata
-
-
-def test_paths(path):
-    for name in (path, str(path)):
-        write(name, ARRAYS, {"kind": "test"})
-        assert_same_arrays(read(name, kind="test")[0], ARRAYS)
-    odd = path.parent / "a name with spaces, κ and ' quotes"
-    write(odd, {}, {"kind": "test"})
-    assert read(odd, kind="test") == ({}, {"kind": "test"})
-
-
-def test_a_bare_name(path, monkeypatch):
-    monkeypatch.chdir(path.parent)
-    write("here", {"a": np.ones(2)}, {"kind": "test"})
-    assert read("here", kind="test")[0]["a"].tolist() == [1, 1]
-
-
-def test_arrays_read_can_be_changed(path):
-    """They are sums that are added to."""
-    write(path, {"a": np.zeros((3, 3))}, {"kind": "test"})
-    array = read(path, kind="test")[0]["a"]
-    array += 1
-    assert array.flags.c_contiguous
-    assert read(path, kind="test")[0]["a"].sum() == 0
-
-
-def test_equal_content_gives_equal_files(path):
-    write(path, ARRAYS, {"kind": "test", "a": 1, "b": 2})
-    first = path.read_bytes()
-    write(path, dict(reversed(ARRAYS.items())), {"b": 2, "a": 1, "kind": "test"})
-    second = path.read_bytes()
-    assert read(path, kind="test")[1] == {"kind": "test", "a": 1, "b": 2}
-    assert len(first) == len(second)
+def test_round_trips(path):
+    for names in (list(ARRAYS), [], ["none"], ["flags", "a"]):
+        write(path, {name: ARRAYS[name] for name in names}, METADATA)
+        arrays, metadata = read(path, kind="test")
+        assert metadata == METADATA
+        assert set(arrays) == set(names)
+        for name in names:
+            np.testing.assert_array_equal(arrays[name], ARRAYS[name])
+            assert arrays[name].dtype == ARRAYS[name].dtype.newbyteorder("=")
+            assert arrays[name].flags.writeable
+        shapes = read_header(path, kind="test")[1]
+        assert {name: tuple(shape) for name, (_, shape) in shapes.items()} == {n: ARRAYS[n].shape for n in names}
 
 
 def test_other_programs_can_read_them(path):
-    write(path, {"a": np.arange(3.0)}, {"kind": "test"})
-    np.testing.assert_array_equal(load_file(path)["a"], np.arange(3.0))
-
-
-# In one piece or not at all.
+    write(path, ARRAYS, METADATA)
+    np.testing.assert_array_equal(load_file(path)["a"], ARRAYS["a"])
+    before = path.read_bytes()
+    write(path, ARRAYS, METADATA)
+    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize("step", ["fsync", "chmod", "replace"])
 @pytest.mark.parametrize(
     "error", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full", "stopped"]
 )
-@pytest.mark.parametrize("before", [True, False])
-def test_a_writing_that_fails_leaves_the_file_before(step, error, before, path, monkeypatch):
-    if before:
-        write(path, {"a": np.ones(3)}, {"kind": "test"})
+def test_a_write_that_fails_leaves_the_old_file(step, error, path, monkeypatch):
+    write(path, {"a": np.ones(3)}, {"kind": "test"})
 
     def fail(*_arguments):
         raise error
@@ -118,32 +70,19 @@ def test_a_writing_that_fails_leaves_the_file_before(step, error, before, path, 
         patch.setattr(os, step, fail)
         with pytest.raises(type(error)):
             write(path, {"a": np.zeros(3)}, {"kind": "test"})
-    assert [p.name for p in path.parent.iterdir()] == ([path.name] if before else [])
-    if before:
-        assert read(path, kind="test")[0]["a"].tolist() == [1, 1, 1]
-    write(path, {"a": np.full(3, 2)}, {"kind": "test"})
-    assert read(path, kind="test")[0]["a"].tolist() == [2, 2, 2]
+    assert [p.name for p in path.parent.iterdir()] == [path.name]
+    assert read(path, kind="test")[0]["a"].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("arrays", "metadata"),
-    [
-        ({}, {"kind": "test", "x": np.nan}),
-        ({}, {"kind": "test", "x": float("inf")}),
-        ({}, {"kind": "test", "x": np.ones(2)}),
-        ({}, {"kind": "test", "x": {1, 2}}),
-        ({"a": np.array([None])}, {"kind": "test"}),
-        ({"a": np.array(["text"])}, {"kind": "test"}),
-    ],
-    ids=["nan", "infinity", "array", "set", "objects", "text"],
+    ("arrays", "value"),
+    [({}, np.nan), ({}, np.ones(2)), ({}, {1, 2}), ({"a": np.array([None])}, 0), ({"a": np.array(["text"])}, 0)],
+    ids=["nan", "array", "set", "objects", "text"],
 )
-def test_what_cannot_be_written(arrays, metadata, path):
-    write(path, {"a": np.ones(3)}, {"kind": "test"})
-    content = path.read_bytes()
-    with pytest.raises((TypeError, ValueError, Exception), match=r"(?i)json|serializ|dtype|data-type"):
-        write(path, arrays, metadata)
-    assert path.read_bytes() == content
-    assert list(path.parent.iterdir()) == [path]
+def test_what_cannot_be_written(arrays, value, path):
+    with pytest.raises((TypeError, ValueError), match=r"(?i)json|serializ|dtype"):
+        write(path, arrays, {"kind": "test", "x": value})
+    assert list(path.parent.iterdir()) == []
 
 
 def test_readers_see_whole_files(path):
@@ -158,124 +97,110 @@ def test_readers_see_whole_files(path):
 
     thread = threading.Thread(target=work)
     thread.start()
-    seen = set()
     while not done.is_set():
         arrays, metadata = read(path, kind="test")
         assert set(arrays["a"].tolist()) == {metadata["number"]}
-        seen.add(metadata["number"])
     thread.join()
-    assert len(seen) >= 1
-    assert read(path, kind="test")[1]["number"] == 39
     assert list(path.parent.iterdir()) == [path]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="no modes")
-@pytest.mark.parametrize("mask", [0o022, 0o077])
-def test_modes_follow_the_umask(mask, path):
-    before = os.umask(mask)
-    try:
-        write(path, {}, {"kind": "test"})
-        assert os.umask(mask) == mask
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+@pytest.mark.skipif(sys.platform == "win32", reason="no modes or links")
+def test_modes_and_links(path):
+    for mask in (0o022, 0o077):
+        path.unlink(missing_ok=True)
+        before = os.umask(mask)
+        try:
+            write(path, {}, {"kind": "test"})
+        finally:
+            assert os.umask(before) == mask
+        assert stat.S_IMODE(path.stat().st_mode) == 0o666 & ~mask
+    path.chmod(0o640)
+    link = path.with_name("link")
+    link.symlink_to(path.name)
+    write(link, {"a": np.ones(2)}, {"kind": "test"})
+    assert link.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert read(path, kind="test")[0]["a"].tolist() == [1, 1]
 
 
-def test_folders_that_are_missing(path):
-    with pytest.raises(FileNotFoundError):
-        write(path.parent / "nowhere" / "file", {}, {"kind": "test"})
-    assert list(path.parent.iterdir()) == []
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_what_a_killed_process_leaves_is_no_model(path):
+    code = (
+        "import os, sys, numpy as np; from ntkit import _files; os.fsync = lambda number: os.kill(os.getpid(), 9); "
+        "_files._bytes = lambda a, old=_files._bytes: old(a)[:1000]; "
+        f"_files.write({str(path)!r}, {{'a': np.ones(10**5)}}, {{'kind': 'test'}})"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode != 0
+    (left,) = path.parent.iterdir()
+    assert left.name.startswith(".file.")
+    assert left.suffix == ".tmp"
+    with pytest.raises(FileError, match="not a complete"):
+        read(left, kind="test")
 
 
-# Files that cannot be read.
+def test_arrays_are_not_copied(path):
+    """Writing 256 MB takes no second 256 MB, in either memory order."""
+    code = (
+        "import sys, resource, numpy as np; from ntkit import _files\n"
+        "a = np.ones((4096, 8192)); b = {'a': a}; _files.write(sys.argv[1], {'x': np.ones(3)}, {'kind': 'test'})\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "_files.write(sys.argv[1], b, {'kind': 'test'})\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    pytest.importorskip("resource")
+    out = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True).stdout
+    assert int(out) < 2**16  # kilobytes
 
 
-def test_no_file(path):
-    with pytest.raises(FileNotFoundError, match=f"There is no file '{path}'"):
-        read(path, kind="test")
-    with pytest.raises(FileNotFoundError, match="There is no file"):
-        read(path.parent, kind="test")
+def test_sizes_are_checked_before_reading(path, monkeypatch):
+    write(path, {"a": np.ones(1000)}, {"kind": "test"})
+    read(path, kind="test", memory_limit=10_000)
+    monkeypatch.setattr(json, "loads", None)
+    with pytest.raises(FileError, match="memory_limit=1000"):
+        read(path, kind="test", memory_limit=1000)
+    with pytest.raises(FileError, match=r"metadata of .* memory_limit=100"):
+        read_header(path, kind="test", memory_limit=100)
 
 
-def test_every_bit_counts(path):
-    write(path, {"a": np.arange(4.0), "b": np.ones(2, dtype=np.int8)}, {"kind": "test", "x": [1, 2]})
+def test_every_change_is_found(path):
+    write(path, {"a": np.arange(4.0), "b": np.arange(3, dtype=np.int8)}, METADATA)
     content = path.read_bytes()
-    accepted = 0
-    for position in range(len(content)):
-        for bit in (1, 32):
-            changed = bytearray(content)
-            changed[position] ^= bit
-            path.write_bytes(changed)
-            try:
-                arrays, metadata = read(path, kind="test")
-            except FileError:
-                continue
-            accepted += 1  # blanks that fill up the header
-            assert metadata == {"kind": "test", "x": [1, 2]}
-            np.testing.assert_array_equal(arrays["a"], np.arange(4.0))
-            np.testing.assert_array_equal(arrays["b"], np.ones(2))
-    assert accepted < 10
-
-
-def test_files_that_are_cut_off_or_too_long(path):
-    write(path, {"a": np.arange(40.0)}, {"kind": "test"})
-    content = path.read_bytes()
-    for end in (0, 1, 7, 8, 9, 50, len(content) // 2, len(content) - 1):
+    for i in range(len(content)):
+        changed = bytearray(content)
+        changed[i] ^= 1 << (i % 8)
+        path.write_bytes(changed)
+        try:
+            arrays, metadata = read(path, kind="test")
+        except FileError:
+            continue
+        assert metadata == METADATA  # spaces of the header
+        assert arrays["a"].tolist() == [0, 1, 2, 3]
+    for end in range(0, len(content), 7):
         path.write_bytes(content[:end])
-        with pytest.raises(FileError, match="is not a complete ntkit file"):
+        with pytest.raises(FileError):
             read(path, kind="test")
     path.write_bytes(content + b"\0")
-    with pytest.raises(FileError, match="is not a complete ntkit file"):
+    with pytest.raises(FileError):
         read(path, kind="test")
 
 
-@pytest.mark.parametrize(
-    "content", [b"\x80\x04K\x01.", b"a,b\n1,2\n", b"\xff" * 100, b"\0" * 100, b"PK\x03\x04" + b"\0" * 50]
-)
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x04K\x01.", b"\xff" * 100, b"{}" * 50], ids=str)
 def test_files_of_other_kinds(content, path):
+    with pytest.raises(FileNotFoundError, match="There is no file"):
+        read(path, kind="test")
     path.write_bytes(content)
-    with pytest.raises(FileError, match="is not a complete ntkit file"):
+    with pytest.raises(FileError, match="not a complete ntkit file"):
         read(path, kind="test")
-
-
-def test_safetensors_of_others(path):
     save_file({"a": np.ones(2)}, path)
-    with pytest.raises(FileError, match="is a safetensors file, but was not written by ntkit"):
+    with pytest.raises(FileError, match="not written by ntkit"):
         read(path, kind="test")
-    save_file({"a": np.ones(2)}, path, metadata={"format": "pt"})
-    with pytest.raises(FileError, match="was not written by ntkit"):
-        read(path, kind="test")
-    save_file({"a": np.ones(2)}, path, metadata={"ntkit": json.dumps({"kind": "test"})})
-    with pytest.raises(FileError, match="is damaged"):
+    write(path, {}, {"kind": "other"})
+    with pytest.raises(FileError, match="'other', not 'test'"):
         read(path, kind="test")
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "not json", "[1, 2]", '"test"', "{}", '{"kind": "other"}', "null"])
+@pytest.mark.parametrize("text", ["", "[", "[" * 100_000, "1" * 10_000, "null", "[]", '{"kind": []}'], ids=len)
 def test_metadata_of_a_forger(text, path):
-    """A checksum is no signature: what it protects may still be nonsense."""
-    arrays = {"a": np.ones(2)}
-    save_file(arrays, path, metadata={"ntkit": text, "sha256": _files._digest(arrays, text)})
-    with pytest.raises(FileError, match=r"is not JSON|holds .*, not 'test'"):
+    save_file({}, path, metadata={"ntkit": text, "sha256": ""})
+    with pytest.raises(FileError):
         read(path, kind="test")
-
-
-def test_kinds(path):
-    write(path, {}, {"kind": "model"})
-    assert read(path, kind="model") == ({}, {"kind": "model"})
-    with pytest.raises(FileError, match="holds 'model', not 'checkpoint'"):
-        read(path, kind="checkpoint")
-    assert issubclass(FileError, ValueError)
-
-
-def test_the_digest_covers_everything():
-    """Names, shapes, types, values and metadata."""
-    arrays = {"a": np.arange(6.0), "b": np.zeros(2)}
-    variants = [
-        (arrays, "x"), (arrays, "y"), ({"a": arrays["a"]}, "x"), ({"c": arrays["a"], "b": arrays["b"]}, "x"),
-        ({"a": arrays["a"].reshape(2, 3), "b": arrays["b"]}, "x"), ({"a": arrays["a"], "b": -arrays["b"]}, "x"),
-        ({"a": arrays["a"].view(np.int64), "b": arrays["b"]}, "x"),
-        ({"a": arrays["b"], "b": arrays["a"]}, "x"),
-    ]  # fmt: skip
-    digests = [_files._digest(*variant) for variant in variants]
-    assert len(set(digests)) == len(digests)
-    assert _files._digest({"b": arrays["b"], "a": arrays["a"]}, "x") == digests[0]

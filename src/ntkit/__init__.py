@@ -57,7 +57,7 @@ if TYPE_CHECKING:
         KernelRidgeClassifier,
         gram_matrix,
     )
-    from ntkit.persistence import load, save
+    from ntkit.persistence import inspect, load, save
     from ntkit.preprocessing import (
         ArcsinhScaler,
         ImageStandardizer,
@@ -117,6 +117,7 @@ _NAMES = {
     "ZCAWhitening": "ntkit.preprocessing",
     "flip_images": "ntkit.preprocessing",
     "gram_matrix": "ntkit.models",
+    "inspect": "ntkit.persistence",
     "load": "ntkit.persistence",
     "network_kernel": "ntkit.kernels",
     "save": "ntkit.persistence",
@@ -162,6 +163,7 @@ __all__ = [
     "features",
     "flip_images",
     "gram_matrix",
+    "inspect",
     "kernels",
     "load",
     "models",

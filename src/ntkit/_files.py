@@ -1,26 +1,40 @@
-"""Files of arrays and plain data: safetensors with JSON metadata and a digest, written in one piece or not at all."""
+"""Files of arrays and plain data: safetensors with JSON metadata and a digest, written in one piece or not at all.
+
+The format is simple: the length of the header (8 bytes), the header (JSON: names, dtypes, shapes and places of arrays),
+and the arrays. So arrays are written from where they are, without a copy of all of them in memory.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import tempfile
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 _KEY = "ntkit"
-_LARGEST_METADATA = 2**26
+_LARGEST_METADATA = 2**26  # characters
+_OBJECT_BYTES = 32  # of Python objects for a character of JSON, at most: an empty list has three, with its comma
+DTYPES = {
+    "float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL", "int64": "I64", "int32": "I32",
+    "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
+}  # fmt: skip
 
 
 class FileError(ValueError):
-    """A file that cannot be read: not of the kind expected, cut off, changed, or made by a later version."""
+    """A file that cannot be read: not of the kind expected, cut off, changed, or of another version."""
 
 
 def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
     """Write arrays and JSON data. The file appears complete, or the one before it stays.
+
+    A file that is replaced keeps its mode, and a symbolic link stays one: what it points to is replaced. A process that
+    is killed leaves a hidden file that ends in ``.tmp`` and that :func:`read` refuses.
 
     Examples
     --------
@@ -32,49 +46,95 @@ def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata:
     >>> arrays["a"], metadata
     (array([0, 1, 2]), {'kind': 'example'})
     """
-    from safetensors.numpy import save
-
     arrays = {name: np.asarray(a, dtype=a.dtype.newbyteorder("="), order="C") for name, a in arrays.items()}
+    for name, array in arrays.items():
+        if array.dtype.name not in DTYPES:
+            raise TypeError(f"The array '{name}' has the dtype {array.dtype}, which files do not have.")
     text = json.dumps(metadata, allow_nan=False, sort_keys=True)
     if len(text) > _LARGEST_METADATA // 2:
         raise ValueError(f"The metadata of '{path}' would take {len(text)} characters; that is too many.")
-    content = save(arrays, metadata={_KEY: text, "sha256": _digest(arrays, text)})
-    path = Path(path)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-        try:
-            file.write(content)
+    header: dict[str, Any] = {"__metadata__": {_KEY: text, "sha256": _digest(arrays, text)}}
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # so that all are aligned
+    end = 0
+    for name in names:
+        start, end = end, end + arrays[name].nbytes
+        header[name] = {
+            "dtype": DTYPES[arrays[name].dtype.name], "shape": arrays[name].shape, "data_offsets": [start, end],
+        }  # fmt: skip
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    path = Path(os.path.realpath(path))
+    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
+    number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        with open(number, "wb") as file:
+            file.write(len(head).to_bytes(8, "little") + head)
+            for name in names:
+                file.write(_bytes(arrays[name]))
             file.flush()
             os.fsync(file.fileno())
-            os.chmod(file.name, 0o666 & ~_umask())
-            os.replace(file.name, path)
-        except BaseException:
-            Path(file.name).unlink(missing_ok=True)
-            raise
+        if path.exists():
+            os.chmod(temporary, path.stat().st_mode & 0o7777)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
-def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read_header(
+    path: str | os.PathLike[str], *, kind: str, memory_limit: int | None = None
+) -> tuple[dict[str, Any], dict[str, tuple[str, list[int]]]]:
+    """Metadata of a file, and the dtype and shape of each of its arrays, of which none is read.
+
+    `kind` is what the metadata must say under "kind". Only :func:`read` can tell whether anything was changed.
+    """
+    with _opened(path) as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        shapes = {name: (part.get_dtype(), list(part.get_shape())) for name, part in slices.items()}
+        return _metadata(path, file.metadata(), kind, memory_limit), shapes
+
+
+def read(
+    path: str | os.PathLike[str], *, kind: str, memory_limit: int | None = None
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read what :func:`write` has written, or raise a :class:`FileError` that says what is wrong with the file.
 
-    `kind` is what its metadata must say under "kind".
+    `kind` is what its metadata must say under "kind". A file of more than `memory_limit` bytes is not read.
     """
+    with _opened(path) as file:
+        size = os.stat(path).st_size
+        if memory_limit is not None and size > memory_limit:
+            raise FileError(f"'{path}' has {size} bytes, more than memory_limit={memory_limit}. Raise it to load them.")
+        header = file.metadata()
+        metadata = _metadata(path, header, kind, memory_limit)
+        arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    if header.get("sha256") != _digest(arrays, header[_KEY]):
+        raise FileError(f"'{path}' is damaged: its content does not match its checksum. Write or copy it again.")
+    return arrays, metadata
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """A safetensors file, which knows the sizes of its arrays but has read none; all errors become ours."""
     from safetensors import SafetensorError, safe_open
 
-    path = Path(path)
-    if not path.is_file():
+    if not Path(path).is_file():
         raise FileNotFoundError(f"There is no file '{path}'.")
     try:
         with safe_open(path, framework="numpy") as file:
-            header = file.metadata() or {}
-            text = header.get(_KEY)
-            if text is None or len(text) > _LARGEST_METADATA:
-                raise FileError(f"'{path}' is a safetensors file, but was not written by ntkit.")
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            yield file
     except FileError:
         raise
     except (SafetensorError, OSError, TypeError, KeyError, OverflowError, AttributeError, ValueError) as error:
         raise FileError(f"'{path}' is not a complete ntkit file: {error}.") from error
-    if header.get("sha256") != _digest(arrays, text):
-        raise FileError(f"'{path}' is damaged: its content does not match its checksum. Write or copy it again.")
+
+
+def _metadata(path: str | os.PathLike[str], header: Any, kind: str, memory_limit: int | None) -> dict[str, Any]:
+    text = (header or {}).get(_KEY)
+    if text is None or len(text) > _LARGEST_METADATA:
+        raise FileError(f"'{path}' is a safetensors file, but was not written by ntkit.")
+    if memory_limit is not None and _OBJECT_BYTES * len(text) > memory_limit:
+        raise FileError(f"The metadata of '{path}' may take more than memory_limit={memory_limit} bytes.")
     try:
         metadata = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -82,19 +142,16 @@ def read(path: str | os.PathLike[str], *, kind: str) -> tuple[dict[str, np.ndarr
     found = metadata.get("kind") if isinstance(metadata, dict) else None
     if found != kind:
         raise FileError(f"'{path}' holds {found!r}, not {kind!r}.")
-    return arrays, metadata
+    return metadata
 
 
 def _digest(arrays: dict[str, np.ndarray], text: str) -> str:
     digest = hashlib.sha256(text.encode())
     for name in sorted(arrays):
-        array = arrays[name]
-        digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        digest.update(memoryview(array.reshape(-1).view(np.uint8)))
+        digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
+        digest.update(_bytes(arrays[name]))
     return digest.hexdigest()
 
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def _bytes(array: np.ndarray) -> memoryview:
+    return memoryview(array.reshape(-1).view(np.uint8))

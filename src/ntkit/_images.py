@@ -10,9 +10,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._estimator import OfRows
+from ntkit._state import Integer, Many
 from ntkit._validation import check_data, check_int, message
 
 Shape: TypeAlias = tuple[int, ...]
+IMAGES = {"image_shape_": Many(Integer(1), 3)}
+"""Declared state of estimators of images."""
 
 
 class OfRowsOrImages(OfRows):
@@ -80,6 +83,15 @@ def check_images(estimator: Any, X: Any, image_shape: Any, *, reset: bool, flat:
     if X.ndim == 4 and shape != fitted:
         raise ValueError(f"X has images of shape {shape}, but {name} is expecting images of shape {fitted} as input.")
     return _array.namespace(X).reshape(X, (-1, *fitted))
+
+
+def check_state_of_images(estimator: Any) -> None:
+    """Raise unless the shape of the images in a file fits the number of columns and the parameter."""
+    shape = estimator.image_shape_ = tuple(estimator.image_shape_)
+    if int(np.prod(shape)) != estimator.n_features_in_ or check_image_shape(
+        estimator.image_shape, type(estimator).__name__
+    ) not in (None, shape):
+        raise ValueError(f"{type(estimator).__name__} has images of the shape {shape}, which does not fit")
 
 
 def _check_channels_last(shape: Shape, confirmable: bool, owner: str) -> None:

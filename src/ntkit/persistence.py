@@ -2,67 +2,71 @@
 
 from __future__ import annotations
 
+import math
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import numpy as np
 
 from ntkit import __version__, _files
-from ntkit._encoding.estimators import OtherDrawsError, Reader, Writer
-from ntkit._encoding.values import require
 from ntkit._files import FileError
-from ntkit._validation import check_bool, describe
+from ntkit._state import Declared, Estimator, Field, MemoryLimitError, Part, limited_memory, reserve
+from ntkit._validation import check_bool, check_int, describe
+from ntkit._walk import Reader, Writer
 
-__all__ = ["FileError", "load", "save"]
+__all__ = ["FileError", "inspect", "load", "save"]
 
+T = TypeVar("T", bound=Declared)
 KIND = "model"
-FORMAT = 1
+FORMAT = 2
 
 
 def save(model: Any, path: str | PathLike[str], *, statistics: bool = False) -> None:
     """Write an estimator to a file: its parameters, seeds and weights.
 
-    The file is in the safetensors format, with JSON metadata and a checksum; it appears complete, or the one
-    before it stays. Feature maps take a few hundred bytes: not their draws are written but the seed from which
-    :func:`load` makes them again, and some feature values to compare with. Predictions after loading are the same to
-    the last bit (with the same versions of the libraries, on the same kind of machine).
+    The file is in the safetensors format, with JSON metadata and a checksum. It appears complete, or the one before it
+    stays. Feature maps take a few hundred bytes: the file has the seed from which :func:`load` draws them again, and
+    some feature values to compare with. Predictions after loading are the same to the last bit (with the same versions
+    of the libraries, on the same kind of machine).
 
     Parameters
     ----------
     model : estimator
-        An estimator of ntkit, or a Pipeline of these and scikit-learn's StandardScaler, MinMaxScaler, MaxAbsScaler,
-        RobustScaler or Normalizer; fitted or not. FrozenEstimator may be around any of them.
+        An estimator of ntkit, or a pipeline with steps of ntkit and scikit-learn; fitted or not. Steps of scikit-learn
+        can be saved if they predict without compiled code of their own: scalers, encoders, imputers,
+        ColumnTransformer, PCA, linear models and the like.
     path : path
-        The file. If it is there already, it is replaced.
+        The file. If it exists already, it is replaced.
     statistics : bool, default=False
-        Whether the sums over the rows are written too, which ``partial_fit`` and ``predict(X, return_std=True)`` need:
+        Whether to write the sums over the rows too, which ``partial_fit`` and ``predict(X, return_std=True)`` need:
         8 m² bytes for m features, or the features themselves while they have fewer rows than columns.
 
     Raises
     ------
-    TypeError
-        If the estimator, one of its steps, a parameter or the class labels cannot be written; it says which.
-    ValueError
-        If parameters of a map were changed after it was fitted.
+    TypeError, ValueError
+        If something cannot be written; the message says what and where.
 
     Notes
     -----
-    A Generator or RandomState as `random_state` is written as the seed that was drawn from it. Classes must be ints,
-    floats, bools or text. Models on a GPU are written from and loaded to the host (statistics go back to a GPU if there
-    is one).
+    A Generator or RandomState as `random_state` is written as the seed that was drawn from it. Functions cannot be
+    written, except the ufuncs of NumPy. Models on a GPU are written from and loaded to the host.
 
     Examples
     --------
     >>> import tempfile
     >>> from pathlib import Path
     >>> import numpy as np
-    >>> from ntkit import FeatureRidge
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> from ntkit import NTKFeatures
     >>> from ntkit.persistence import load, save
     >>> X = np.random.default_rng(0).standard_normal((300, 4))
-    >>> model = FeatureRidge(random_state=0).fit(X, np.abs(X[:, 0]))
+    >>> features = make_pipeline(StandardScaler(), NTKFeatures(random_state=0)).fit(X)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(model, Path(folder) / "model.ntkit")
+    ...     save(features, Path(folder) / "model.ntkit")
     ...     again = load(Path(folder) / "model.ntkit")
-    >>> bool((again.predict(X) == model.predict(X)).all())
+    >>> bool((again.transform(X) == features.transform(X)).all())
     True
     """
     check_bool(statistics, "statistics", "save")
@@ -70,22 +74,26 @@ def save(model: Any, path: str | PathLike[str], *, statistics: bool = False) -> 
     if path.is_dir() or not path.parent.is_dir():
         what = "it is a folder" if path.is_dir() else f"there is no folder '{path.parent}'"
         raise (IsADirectoryError if path.is_dir() else FileNotFoundError)(f"'{path}' cannot be written: {what}.")
+    if not hasattr(model, "get_params") or isinstance(model, type):
+        raise TypeError(f"The 'model' parameter of save must be an estimator. Got {describe(model)} instead.")
     writer = Writer(statistics=statistics)
-    tree = writer.estimator(model, "model")
-    metadata = {"kind": KIND, "format": FORMAT, "model": tree, **_versions()}
-    _files.write(path, writer.arrays, metadata)
+    tree = writer.encode(model, "model")
+    _files.write(path, writer.arrays, {"kind": KIND, "format": FORMAT, "model": tree, "versions": _versions()})
 
 
-def load(path: str | PathLike[str]) -> Any:
+def load(path: str | PathLike[str], *, memory_limit: int = 2**32) -> Any:
     """Read an estimator that :func:`save` has written.
 
-    No code in the file is run: it has none. Classes are looked up in a fixed list, parameters are checked as `fit`
-    checks them, and arrays must have the shapes that belong to them. So a file from anyone can be opened, but nothing
-    says that its weights are good: predict only with files that you trust to be what you think.
+    The file has no code, and none is run. Classes are looked up in a fixed list, and attributes must have the types and
+    shapes that their class declares. So a file from a stranger can be opened, but its weights may still be bad: use
+    predictions only of files that you trust.
 
     Parameters
     ----------
     path : path
+    memory_limit : int, default=2**32
+        Bytes that the arrays of the file and the random numbers that feature maps draw again may take. A file that
+        needs more is refused before it is read, or before anything is drawn.
 
     Returns
     -------
@@ -95,8 +103,8 @@ def load(path: str | PathLike[str]) -> Any:
     Raises
     ------
     FileError
-        If the file is cut off, was changed, is of another kind or a later version, or describes a model that cannot
-        be, or one whose maps need more than 2³⁴ random numbers. It is a ValueError.
+        If the file is incomplete, was changed, is of another kind or version, needs too much memory or describes a
+        model that cannot exist. It is a ValueError.
     FileNotFoundError
 
     Examples
@@ -110,50 +118,116 @@ def load(path: str | PathLike[str]) -> Any:
     ...     load(Path(folder) / "map.ntkit")
     NTKFeatures(depth=3, n_components=256)
     """
-    path = Path(path)
+    check_int(memory_limit, "memory_limit", "load", minimum=1)
+    return _read(Path(path), KIND, memory_limit, Estimator())
+
+
+def save_part(part: Declared, path: str | PathLike[str], *, kind: str) -> None:
+    """Write an object that is no estimator, for :func:`load_part`; `kind` says what the file is for."""
+    writer = Writer(statistics=True)
+    tree = writer.encode(part, kind)
+    _files.write(path, writer.arrays, {"kind": kind, "format": FORMAT, "model": tree, "versions": _versions()})
+
+
+def load_part(cls: type[T], path: str | PathLike[str], *, kind: str) -> T:
+    """Read an object that :func:`save_part` has written. Such files are of one's own: their memory is not bounded."""
+    return _read(Path(path), kind, 2**62, Part(cls))
+
+
+def _read(path: Path, kind: str, memory_limit: int, field: Field) -> Any:
+    """The content of a file, if it is what `field` says."""
+    _check_format(path, _files.read_header(path, kind=kind, memory_limit=memory_limit)[0])
+    arrays, metadata = _files.read(path, kind=kind, memory_limit=memory_limit)
     try:
-        arrays, metadata = _files.read(path, kind=KIND)
-        _check_format(path, metadata)
-        require(metadata, "its metadata", "kind", "format", "model", *_versions())
-        if not all(isinstance(metadata[name], str) and len(metadata[name]) < 100 for name in _versions()):
-            raise TypeError("it has no versions")
-        reader = Reader(arrays, version=metadata["ntkit"])
-        model = reader.estimator(metadata["model"], "model")
+        with limited_memory(memory_limit):
+            reserve(sum(array.nbytes for array in arrays.values()), "Its arrays")
+            found = field.check(Reader(arrays).decode(metadata.get("model"), kind), kind, {})
         if arrays:
-            raise ValueError(f"the array {describe(next(iter(arrays)))} belongs to nothing")
-    except (FileError, FileNotFoundError):
-        raise
-    except OtherDrawsError as error:
-        pairs = [f"{name} {metadata[name]} (here {version})" for name, version in _versions().items()]
-        raise FileError(
-            f"'{path}' cannot be loaded: {error} The file was written with {', '.join(pairs)}; load it with these."
-        ) from error
-    except Exception as error:  # whatever a made-up file leads to
+            raise ValueError(f"the array {describe(next(iter(arrays)))} is unused")
+    except MemoryLimitError as error:
+        remedy = f"Raise memory_limit={memory_limit} if you trust the file."
+        raise FileError(f"'{path}' needs too much memory: {error}. {remedy}") from error
+    except Exception as error:  # whatever a hostile file leads to
         text = str(error).rstrip(".") or type(error).__name__
-        raise FileError(f"'{path}' does not hold a model that ntkit can make: {text}.") from error
-    return model
+        versions = metadata.get("versions")
+        if isinstance(versions, dict) and versions != _versions():
+            pairs = [f"{name} {describe(versions.get(name))} (here {ours})" for name, ours in _versions().items()]
+            text += f". It was written with {', '.join(pairs)}"
+        raise FileError(f"'{path}' does not hold a {kind} that can be loaded: {text}.") from error
+    return found
+
+
+def inspect(path: str | PathLike[str]) -> dict[str, Any]:
+    """Say what a file of :func:`save` holds, without loading it.
+
+    Parameters
+    ----------
+    path : path
+
+    Returns
+    -------
+    dict
+        ``format``, ``versions`` of the libraries that wrote it, ``bytes`` of its arrays, and ``model``: for each
+        estimator its class, parameters and attributes, arrays by dtype and shape.
+
+    Raises
+    ------
+    FileError
+        If it is no such file. The content is not checked; only :func:`load` does that.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from pathlib import Path
+    >>> from ntkit import NTKFeatures, inspect, save
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(NTKFeatures(depth=3, n_components=256), Path(folder) / "map.ntkit")
+    ...     inspect(Path(folder) / "map.ntkit")["model"]["parameters"]["depth"]
+    3
+    """
+    path = Path(path)
+    metadata, shapes = _files.read_header(path, kind=KIND)
+    _check_format(path, metadata)
+
+    def plain(node: Any) -> Any:
+        if isinstance(node, list):
+            return [plain(item) for item in node]
+        if not isinstance(node, dict):
+            return node
+        if node.get("type") == "array":
+            dtype, shape = shapes.get(str(node.get("name")), ("missing", []))
+            return f"array {dtype} {tuple(shape)}"
+        if node.get("type") == "dict" and isinstance(node.get("items"), list):
+            return {str(pair[0]): plain(pair[-1]) for pair in node["items"] if isinstance(pair, list) and pair}
+        if node.get("type") in ("tuple", "objects") and "items" in node:
+            return plain(node["items"])
+        return {key: plain(item) for key, item in node.items() if key != "type"}
+
+    try:
+        model = plain(metadata.get("model"))
+    except RecursionError as error:
+        raise FileError(f"The metadata of '{path}' is nested too deeply.") from error
+    n_bytes = sum(int(dtype.lstrip("BFIUOL") or 8) // 8 * math.prod(shape) for dtype, shape in shapes.values())
+    return {"format": FORMAT, "versions": metadata.get("versions"), "bytes": n_bytes, "model": model}
 
 
 def _versions() -> dict[str, str]:
-    import numpy
     import scipy
     import sklearn
 
     return {
-        "ntkit": __version__,
-        "numpy": numpy.__version__,
-        "scipy": scipy.__version__,
-        "sklearn": sklearn.__version__,
-    }
+        "ntkit": __version__, "numpy": np.__version__, "scipy": scipy.__version__, "sklearn": sklearn.__version__,
+    }  # fmt: skip
 
 
 def _check_format(path: Path, metadata: dict[str, Any]) -> None:
-    found = metadata.get("format")
-    if isinstance(found, bool) or not isinstance(found, int) or found < 1:
+    found, versions = metadata.get("format"), metadata.get("versions")
+    if found == FORMAT and type(found) is int:
+        return
+    maker = metadata.get("ntkit") if versions is None else versions.get("ntkit") if isinstance(versions, dict) else None
+    if type(found) is not int or found < 1:
         raise FileError(f"'{path}' has {describe(found)} as the number of its format.")
+    start = f"'{path}' was written by ntkit {describe(maker)} in format {found}, and ntkit {__version__} reads "
     if found > FORMAT:
-        maker = describe(metadata.get("ntkit"))
-        raise FileError(
-            f"'{path}' was written by ntkit {maker} in format {found}. This is ntkit {__version__}, which reads "
-            f"formats up to {FORMAT}: install a later version."
-        )
+        raise FileError(f"{start}formats up to {FORMAT}: install a later version.")
+    raise FileError(f"{start}format {FORMAT}. Load it with that version and fit again, or export the predictions.")

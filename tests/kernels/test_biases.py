@@ -173,13 +173,7 @@ def test_gradients_of_biases_are_right(rng):
     np.testing.assert_allclose(Z[:, -6:-1], 5**-0.5 * h[2], rtol=1e-12)
 
 
-def test_files_of_networks_without_biases_still_load(tmp_path, rng):
-    """Version 0.1 wrote layers without `bias_std`."""
-    from ntkit._encoding.values import decode, encode
-
-    data = encode(nn.Dense(weight_std=2.0), "net", {}, None)
-    del data["fields"]["bias_std"]
-    assert decode(data, "net", {}, None) == nn.Dense(weight_std=2.0)
+def test_files_of_networks_with_biases(tmp_path, rng):
     X = rng.standard_normal((5, 3))
     import ntkit
 

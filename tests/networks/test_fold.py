@@ -11,7 +11,6 @@ import pytest
 
 from ntkit import GradientFeatures, NetworkFeatures
 from ntkit import networks as nn
-from ntkit._encoding.draws import DrawCounts, LastActivations
 from ntkit.features.network.finite import FiniteSteps
 from ntkit.features.network.plan import Endings, FeatureStages
 from ntkit.kernels import KernelSpec, network_kernel
@@ -34,8 +33,6 @@ LACKS = {
     Covariances: set(),
     TrainedLayers: set(),
     Growth: set(),
-    LastActivations: set(),
-    DrawCounts: set(),
     Endings: set(),
     FeatureStages: set(),
     FiniteSteps: set(),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from sklearn.base import clone
 
-from ntkit import _array
+from ntkit import _array, _state
 from ntkit._array import Array
 from ntkit._random import RandomState
 from ntkit._validation import check_choice, check_int, message
@@ -74,6 +74,11 @@ class ChosenDraws(Draws):
 
 class FrontDoor(FeatureMap):
     """Maps that hand rows on to another."""
+
+    _remade: ClassVar[tuple[str, ...]] = ("method_", "bias_")
+
+    def _draw_bytes(self, plan: ChosenPlan) -> int:
+        return plan.chosen._draw_bytes(plan.planned)
 
     def _draw(self, plan: ChosenPlan, seed: np.random.SeedSequence) -> ChosenDraws:
         return ChosenDraws(plan.chosen._draw(plan.planned, seed), plan.bias)
@@ -280,7 +285,12 @@ class GaussianFeatures(FrontDoor):
     True
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "method_", "errors_")
+    _learned: ClassVar[dict[str, Any]] = {
+        "lengthscale_": _state.Real(0, strict=True),
+        "method_": _state.Text(tuple(_GAUSSIAN)),
+        "errors_": _state.Mapping(_state.Real(0)),
+        "_inner": _state.Mapping(_state.Field()),
+    }
     _old_positions: ClassVar[int] = 1
 
     def __init__(
@@ -311,39 +321,17 @@ class GaussianFeatures(FrontDoor):
             errors = {key: made.estimate_error(X, n_samples=_TRIED, random_state=0) for key, made in maps.items()}
         method = min(tried, key=lambda other: errors.get(other, 0.0))
         inner = {key: getattr(maps[method], key) for key in maps[method]._learned}
-        return inner | {"lengthscale_": lengthscale, "method_": method, "errors_": errors}
+        return {"lengthscale_": lengthscale, "method_": method, "errors_": errors, "_inner": inner}
 
     def _plan(self, shape: tuple[int, ...], learned: dict[str, Any]) -> ChosenPlan:
         method, lengthscale = learned["method_"], learned["lengthscale_"]
         chosen = self._make(method, lengthscale, None)
         kernel = KernelSpec.of("gaussian", lengthscale=lengthscale)
-        planned = chosen._plan(shape, learned)
-        return ChosenPlan(shape=shape, kernel=kernel, method=method, chosen=chosen, planned=planned, learned=learned)
-
-    def _take_map(self, method: str, fitted: FeatureMap, errors: dict[str, float]) -> None:
-        """Use a fitted map, of a file."""
-        learned = {name: getattr(fitted, name) for name in fitted._learned}
-        kernel = KernelSpec.of("gaussian", lengthscale=learned["lengthscale_"])
-        plan = ChosenPlan(
-            shape=fitted._planned.shape,
-            kernel=kernel,
-            method=method,
-            chosen=clone(fitted),
-            planned=fitted._planned,
-            learned=learned,
-        )
-        self.lengthscale_, self.errors_, self._sparse = learned["lengthscale_"], errors, fitted._sparse
-        self._use(plan, fitted._seed, ChosenDraws(fitted._draws, 0.0))
-
-    @classmethod
-    def _method_of(cls, method: Any) -> str:
-        """The method, if it is one."""
-        return check_choice(method, "method", cls.__name__, tuple(_GAUSSIAN))
-
-    @staticmethod
-    def _map_class(method: str) -> type:
-        """Class of the map of a method."""
-        return getattr(_GAUSSIAN[method], "func", _GAUSSIAN[method])
+        symbols = {"n_features_in_": shape[0]}
+        inner = {key: chosen._learned[key].check(learned["_inner"].get(key), key, symbols) for key in chosen._learned}
+        inner["lengthscale_"] = lengthscale
+        planned = chosen._plan(shape, inner)
+        return ChosenPlan(shape=shape, kernel=kernel, method=method, chosen=chosen, planned=planned, learned=inner)
 
     def _candidates(self, n_columns: int, n_components: int) -> list[str]:
         """Methods that may be best for rows of this kind."""

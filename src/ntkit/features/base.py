@@ -12,7 +12,7 @@ import hashlib
 import pickle
 from abc import abstractmethod
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from threading import Lock
 from typing import Any, ClassVar, Self, final
 
@@ -24,9 +24,23 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._deprecated import OldSpellings
 from ntkit._estimator import AllOrNothing, OfRows
+from ntkit._images import check_image_shape
 from ntkit._random import RandomState, seed_sequence
+from ntkit._state import (
+    COLUMNS,
+    Declared,
+    Field,
+    Flag,
+    Floats,
+    Integer,
+    Many,
+    MemoryLimitError,
+    Optional,
+    Seed,
+    reserve,
+)
 from ntkit._validation import check_int
-from ntkit.features.draws import Draws
+from ntkit.features.draws import Draws, RowDraws
 from ntkit.kernels import KernelSpec
 
 
@@ -52,7 +66,13 @@ class Plan:
         return self.kernel.matrix(X)
 
 
-class FeatureMap(OldSpellings, AllOrNothing, OfRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class OtherDrawsError(ValueError):
+    """A map whose features are not those that it had when it was saved."""
+
+
+class FeatureMap(
+    Declared, OldSpellings, AllOrNothing, OfRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+):
     """Base class: rows in (NumPy, pandas, SciPy sparse, torch, Dask), features of the same library out.
 
     A map has `_plan`, `_draw` and, if it looks at rows, `_learn`.
@@ -65,10 +85,24 @@ class FeatureMap(OldSpellings, AllOrNothing, OfRows, ClassNamePrefixFeaturesOutM
     """Parameters to set where another `n_components` is tried."""
     learns_from_rows: ClassVar[bool] = False
     """Whether features are better on the rows of `fit` than on others."""
-    _learned: ClassVar[tuple[str, ...]] = ()
-    """Names of what `_learn` returns; with the parameters and the seed they make the map again."""
+    _learned: ClassVar[dict[str, Field]] = {}
+    """What `_learn` returns; with the parameters and the seed it makes the map again."""
+    _state: ClassVar[dict[str, Any]] = {
+        **COLUMNS,
+        "image_shape_": Optional(Many(Integer(1), 3)),
+        "_sparse": Flag(),
+        "_seed": Seed(),
+        "_n_features_out": Integer(1),
+        "_fingerprint": Optional(Floats(None, None, finite=False)),
+    }
+    _remade: ClassVar[tuple[str, ...]] = ("_planned",)
+    _transient: ClassVar[tuple[str, ...]] = ("_drawn",)
     _planned: Plan
     _seed: np.random.SeedSequence
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        cls._state = vars(cls).get("_state", {}) | cls._learned
+        super().__init_subclass__(**kwargs)
 
     def _learn(self, X: Array, seed: np.random.SeedSequence) -> dict[str, Any]:  # noqa: ARG002
         """What the map has to know of the rows of `fit`; these become fitted attributes."""
@@ -82,8 +116,12 @@ class FeatureMap(OldSpellings, AllOrNothing, OfRows, ClassNamePrefixFeaturesOutM
     def _draw(self, plan: Any, seed: np.random.SeedSequence) -> Draws:
         """Make the draws of a plan; no parameter may be read here."""
 
+    def _draw_bytes(self, plan: Any) -> int:
+        """Bound for the memory that `_draw` takes: by default that of all laws in the plan."""
+        return draw_bytes(plan)
+
     def _describe(self, plan: Any, draws: Any) -> dict[str, Any]:  # noqa: ARG002
-        """Fitted attributes that tell users what was planned."""
+        """Fitted attributes that tell users what was planned; to be listed in `_remade`."""
         return {}
 
     @final
@@ -113,6 +151,7 @@ class FeatureMap(OldSpellings, AllOrNothing, OfRows, ClassNamePrefixFeaturesOutM
     def _settle(self, shape: tuple[int, ...], learned: dict[str, Any], seed: np.random.SeedSequence) -> None:
         """Plan and draw, from what `fit` or a file knows."""
         plan = self._plan(shape, learned)
+        reserve(self._draw_bytes(plan), f"Drawing {type(self).__name__}")
         for name in self._learned:  # some are learned of some kernels only
             self.__dict__.pop(name, None)
         self.__dict__.update({name: learned[name] for name in self._learned if name in learned})
@@ -167,19 +206,67 @@ class FeatureMap(OldSpellings, AllOrNothing, OfRows, ClassNamePrefixFeaturesOutM
             self._drawn = _again(self)
         return self._drawn
 
-    def __getstate__(self) -> dict[str, Any]:
-        state = {name: value for name, value in super().__getstate__().items() if name != "_drawn"}
-        if "_seed" in state:  # as numbers: skops leaves the state of a SeedSequence out
-            seed = state["_seed"]
-            state["_seed"] = seed.entropy, tuple(seed.spawn_key), seed.pool_size
+    def _file_state(self) -> dict[str, Any]:
+        """Values for a file, after a check that these and the parameters make the same map again."""
+        again = type(self)(**self.get_params(deep=False))
+        again.__dict__.update(super()._file_state(), _fingerprint=self._some_features())
+        state = super(FeatureMap, again)._file_state()
+        try:
+            again._check_state(2**62, tolerance=1e-9)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"a {type(self).__name__} has other parameters than when it was fitted, and could not be loaded again "
+                f"({str(error).rstrip('.')}). Fit it again, or set them back."
+            ) from error
         return state
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        if "_seed" in state:
-            entropy, spawn_key, pool_size = state["_seed"]
-            seed = np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size)
-            state = {**state, "_seed": seed}
-        super().__setstate__(state)
+    def _check_state(self, limit: int, *, tolerance: float = 1e-3) -> None:
+        """Make the map of a file again, and check that its features are those that it had."""
+        saved, size = self.__dict__.pop("_fingerprint", None), self._n_features_out
+        self._check_sizes(limit)
+        shape = tuple(self.__dict__.get("image_shape_") or (self.n_features_in_,))
+        given = check_image_shape(getattr(self, "image_shape", None), type(self).__name__)
+        fits = int(np.prod(shape)) == self.n_features_in_ and given in (None, shape)
+        if not fits or (self._sparse and len(shape) > 1):
+            raise ValueError(f"{type(self).__name__} has images of the shape {shape}, which does not fit")
+        if "image_shape_" in self.__dict__:
+            self.image_shape_ = shape
+        self._remake(shape)
+        if self._n_features_out != size or saved is None:
+            raise OtherDrawsError(f"{type(self).__name__} has {self._n_features_out} components, not {size}.")
+        found = self._some_features()
+        scale = np.abs(found).max(axis=1, keepdims=True, initial=0.0, where=np.isfinite(found))
+        if found.shape != saved.shape or not np.isclose(found, saved, 0, tolerance * scale, equal_nan=True).all():
+            raise OtherDrawsError(f"The features of {type(self).__name__} are not those that it had when it was saved.")
+
+    def _remake(self, shape: tuple[int, ...]) -> None:
+        """Plan and draw from what a file has."""
+        self._settle(shape, {name: vars(self)[name] for name in self._learned if name in vars(self)}, self._seed)
+
+    def _check_sizes(self, limit: int) -> None:
+        """Raise for parameters with which even planning would take too much memory or time."""
+        self._check_batch_size()
+        for name, value in self.get_params(deep=False).items():
+            for key, number in value.items() if isinstance(value, dict) else [(name, value)]:
+                if not isinstance(number, int) or key in ("random_state", "batch_size"):
+                    continue
+                if not str(key).endswith(("components", "width", "projection")):
+                    check_int(int(number), str(key), type(self).__name__, maximum=LARGEST_COUNT)
+                elif number > limit // BYTES_PER_COMPONENT:
+                    raise MemoryLimitError(f"{key}={number} of {type(self).__name__}")
+
+    def _some_features(self) -> np.ndarray:
+        """A fingerprint: some features of some rows, (3, 16) or fewer."""
+        # Not the parameters, which may have changed.
+        size = getattr(self, "lengthscale_", 1.0) / (getattr(self._planned, "gamma", 1.0) ** 0.5 or 1.0)
+        X = _some_rows(self.n_features_in_, sparse=self._sparse, norm=size)
+        X = X.reshape(3, *self.image_shape_) if hasattr(self, "image_shape_") else X
+        chosen = np.unique(np.linspace(0, self._n_features_out - 1, 16).astype(np.int64))
+        draws = self._draws
+        if isinstance(draws, RowDraws):
+            reserve(16 * draws.numbers_per_row(X), f"A row of {type(self).__name__}")
+        with np.errstate(all="ignore"):
+            return np.asarray(self._run(X), dtype=np.float64)[:, chosen]
 
     def estimate_error(self, X: Any, *, n_samples: int = 1000, random_state: RandomState = None) -> float:
         """Estimate the relative error of this fitted map on your own rows: ‖Z Zᵀ − K‖_F / ‖K‖_F on a sample of them.
@@ -323,3 +410,33 @@ def _again(feature_map: FeatureMap) -> Draws:
         while len(_kept) > _KEPT:
             _kept.popitem(last=False)
         return _kept[key]
+
+
+LARGEST_COUNT = 4096  # depth, degree and other parameters of a map in a file whose work grows with them
+BYTES_PER_COMPONENT = 64  # at least, while a map is planned and some features are computed
+
+
+def draw_bytes(part: Any) -> int:
+    """Bound for the memory that the laws in a plan take when they are drawn."""
+    if hasattr(part, "draw_bytes"):
+        return part.draw_bytes()
+    if isinstance(part, list | tuple):
+        return sum(map(draw_bytes, part))
+    return sum(draw_bytes(getattr(part, f.name)) for f in fields(part)) if is_dataclass(part) else 0
+
+
+def _some_rows(n_features: int, *, sparse: bool, norm: float) -> Any:
+    """Three rows of a norm, the same everywhere; at most 1024 entries of sparse ones are not 0."""
+    columns = np.arange(n_features)
+    if sparse:
+        columns = np.unique(np.linspace(0, n_features - 1, min(n_features, 1024)).astype(np.int64))
+    else:
+        reserve(100 * n_features, "Rows")
+    values = np.array([[389], [577], [811]]) * (columns + 1) % 1021 - 510.5
+    values *= norm / np.linalg.norm(values, axis=1, keepdims=True)
+    if not sparse:
+        return values
+    from scipy.sparse import csr_matrix
+
+    starts = np.arange(4) * len(columns)
+    return csr_matrix((values.ravel(), np.tile(columns, 3), starts), shape=(3, n_features))

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias, get_args
 
 import numpy as np
 
-from ntkit._batching import run_on_threads
+from ntkit._batching import count_threads, run_on_threads
 from ntkit._random import generator, keyed
 from ntkit.programs import array_api, power_of_two
 
@@ -46,6 +46,13 @@ class Directions:
     gaussian_norms: bool = False
     sampler: str = "exact"
     sweeps: int = 1
+
+    def draw_bytes(self) -> int:
+        """Bound for the memory that `sample` takes: the result, and the blocks that threads draw."""
+        n = {"hadamard": power_of_two(self.n_features), "orthogonal": min(self.n_features, _WHOLE)}.get(self.law, 1)
+        block = max(n, _BLOCK)
+        n_blocks = min(count_threads(), -(-self.size // block))
+        return 32 * self.n_features * self.size + 32 * n_blocks * block * max(n, self.n_features)
 
     def sample(self, seed: np.random.SeedSequence) -> np.ndarray:
         """Draw the matrix, (size, n_features)."""

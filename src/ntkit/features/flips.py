@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
@@ -10,11 +10,12 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._estimator import AllOrNothing
-from ntkit._images import Shape, check_images
+from ntkit._images import IMAGES, Shape, check_images, check_state_of_images
+from ntkit._state import COLUMNS, Declared, Estimator, Flag, Integer
 from ntkit._validation import message
 
 
-class FlipAveraged(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class FlipAveraged(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Features averaged over an image and its mirror image: Z(x) = (Z₀(x) + Z₀(flip x))/2.
 
     If Z₀ has the kernel K, then Z has the kernel averaged over reflections of both arguments, [1]_:
@@ -63,6 +64,14 @@ class FlipAveraged(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMix
     ((10, 64), True)
     """
 
+    _state: ClassVar[dict[str, Any]] = {
+        **COLUMNS,
+        **IMAGES,
+        "features_": Estimator(("transform",)),
+        "_flat": Flag(),
+        "_n_features_out": Integer(1),
+    }
+
     def __init__(self, features: Any = None, *, image_shape: Shape | None = None):
         self.features = features
         self.image_shape = image_shape
@@ -108,6 +117,9 @@ class FlipAveraged(AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMix
         mirrored = _array.namespace(images).flip(images, axis=2)
         halves = [self.features_.transform(self._as_given(side, X)) / 2 for side in (images, mirrored)]
         return halves[0] + halves[1]  # in this order: sums of bytes would overflow
+
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        check_state_of_images(self)
 
     def _as_given(self, images: Array, X: Any) -> Array:
         """Images in the layout of X."""

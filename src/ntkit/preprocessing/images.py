@@ -13,8 +13,9 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._estimator import AllOrNothing
-from ntkit._images import Shape, as_floats, check_images
+from ntkit._images import IMAGES, Shape, as_floats, check_images, check_state_of_images
 from ntkit._random import RandomState, generator, seed_sequence
+from ntkit._state import COLUMNS, Declared, Field, Floats, Mapping, Real, Seed
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
 from ntkit.preprocessing.whitening import (
     all_patches,
@@ -28,13 +29,16 @@ from ntkit.preprocessing.whitening import (
     to_host,
 )
 
+TINY = float(np.finfo(np.float64).tiny)
 
-class _ImageTransformer(AllOrNothing, TransformerMixin, BaseEstimator):
+
+class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
     """Base class: images in, images of the same library and layout out, in batches."""
 
     image_shape: Shape | None
     _in_transform: ClassVar[tuple[str, ...]] = ()
     """Parameters that `transform` needs, as they were when `fit` was called."""
+    _state: ClassVar[dict[str, Any]] = {**COLUMNS, **IMAGES, "_settings": Mapping(Field())}
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
         """Learn from images.
@@ -89,6 +93,17 @@ class _ImageTransformer(AllOrNothing, TransformerMixin, BaseEstimator):
     def _apply(self, images: Array, dtype: Any) -> Array:
         """Images made from a batch, with products in some dtype."""
 
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        """Raise unless shapes fit; transform needs the parameters of `fit`, which a file has as the present ones."""
+        self._check_parameters()
+        check_state_of_images(self)
+        self._settings = {name: getattr(self, name) for name in self._in_transform}
+
+    def _file_state(self) -> dict[str, Any]:
+        if self.__dict__.get("_settings") != {name: getattr(self, name) for name in self._in_transform}:
+            raise ValueError(f"a {type(self).__name__} has other parameters than when it was fitted. Fit it again.")
+        return super()._file_state()
+
     def _shape_out(self) -> Shape:
         return self.image_shape_
 
@@ -137,11 +152,18 @@ class ImageStandardizer(OneToOneFeatureMixin, _ImageTransformer):
     (True, True)
     """
 
+    _state: ClassVar[dict[str, Any]] = {"mean_": Floats("c"), "scale_": Floats("c", minimum=TINY)}
+
     def __init__(self, *, image_shape: Shape | None = None):
         self.image_shape = image_shape
 
     def _check_parameters(self) -> None:
         """Nothing to check: the shape is checked with the images."""
+
+    def _check_state(self, limit: int) -> None:
+        super()._check_state(limit)
+        if len(self.mean_) != self.image_shape_[2]:
+            raise ValueError(f"{type(self).__name__} must have a mean for each of {self.image_shape_[2]} channels")
 
     def _learn(self, images: Array) -> None:
         self.mean_ = channel_means(images)
@@ -210,6 +232,11 @@ class ZCAWhitening(OneToOneFeatureMixin, _ImageTransformer):
     """
 
     _in_transform = ("per_image",)
+    _state: ClassVar[dict[str, Any]] = {
+        "mean_": Floats("n_features_in_"),
+        "whitening_": Floats("n_features_in_", "n_features_in_"),
+        "regularization_": Real(0),
+    }
 
     def __init__(self, *, regularization: float = 0.1, image_shape: Shape | None = None, per_image: bool = True):
         self.regularization = regularization
@@ -327,6 +354,14 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
     """
 
     _in_transform = ("patch_size", "n_components", "padding", "contrast")
+    _state: ClassVar[dict[str, Any]] = {
+        "_seed": Seed(),
+        "channel_mean_": Floats("c"),
+        "mean_": Floats("size"),
+        "components_": Floats("k", "size"),
+        "regularization_": Real(0),
+    }
+    _remade: ClassVar[tuple[str, ...]] = ("output_shape_", "_n_features_out")
 
     def __init__(
         self,
@@ -361,8 +396,7 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
             check_real(self.contrast, "contrast", name, minimum=0, strict=True)
 
     def _learn(self, images: Array) -> None:
-        seed = seed_sequence(self.random_state, owner=type(self).__name__)
-        self._seed = seed.entropy, seed.spawn_key, seed.pool_size
+        self._seed = seed = seed_sequence(self.random_state, owner=type(self).__name__)
         size = self._set_shapes()
         n_places = images.shape[0] * self.output_shape_[0] * self.output_shape_[1]
         n_patches = min(int(self.n_patches), n_places)
@@ -378,6 +412,13 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
         self.mean_ = to_host(mean)
         self.regularization_ = float(self.regularization) * mean_eigenvalue
         self.components_ = self._directions(to_host(covariance), n_patches)
+
+    def _check_state(self, limit: int) -> None:
+        """Check that the patches have the sizes that the parameters give."""
+        super()._check_state(limit)
+        sizes = self._set_shapes(), self.output_shape_[2], self.image_shape_[2]
+        if sizes != (len(self.mean_), len(self.components_), len(self.channel_mean_)):
+            raise ValueError(f"The components of {type(self).__name__} do not fit its images")
 
     def _set_shapes(self) -> int:
         """Set the shape of the images that go out, and return the length of a patch."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
 
+from ntkit._state import COLUMNS, Declared, Field, Floats, Optional
 
-class ArcsinhScaler(StandardScaler):
+
+class ArcsinhScaler(Declared, StandardScaler):
     """Standardized columns with their tails drawn in: arcsinh((x − mean)/deviation).
 
     Near the mean that is standardization; a value of 100 deviations becomes 5.3. Columns of tables often have rare huge
@@ -33,6 +35,22 @@ class ArcsinhScaler(StandardScaler):
     >>> ArcsinhScaler().fit_transform(X).round(2).ravel()
     array([-0.55, -0.55, -0.55,  1.32])
     """
+
+    _state: ClassVar[dict[str, Any]] = {
+        **COLUMNS,
+        **{name: Optional(Floats("n_features_in_", single=True)) for name in ("scale_", "mean_", "var_")},
+        "n_samples_seen_": Field(),
+    }
+
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        self._validate_params()
+        needed = {"scale_": self.with_std, "mean_": self.with_mean}
+        if any(getattr(self, name, None) is None for name, need in needed.items() if need):
+            raise ValueError("An ArcsinhScaler lacks its means or scales")
+        if np.size(self.n_samples_seen_) not in (1, self.n_features_in_) or (
+            self.scale_ is not None and not self.scale_.all()
+        ):
+            raise ValueError("An ArcsinhScaler has scales of 0, or counts that do not fit")
 
     def transform(self, X: Any, copy: bool | None = None) -> Any:
         """Scale the columns of X.

@@ -40,6 +40,13 @@ class Distribution(ABC):
             independently even from equal seeds.
         """
 
+    def draw_bytes(self) -> int:
+        """Bound for the memory that `sample` takes: signs, rows and nodes, fewer than ten for each degree."""
+        names = ("n_features", "n_components", "width", "inner_components")
+        sizes = [getattr(self, name, None) or 0 for name in names]
+        total = sum(sum(size) if isinstance(size, tuple) else size for size in sizes)
+        return 100 * max(getattr(self, "degree", 1), len(getattr(self, "coefficients", ()))) * total
+
     def _seed(self, rng: RandomState) -> np.random.SeedSequence:
         """Seed of this law: keyed by its name and sizes, so that one int may seed several."""
         name = type(self).__name__

@@ -140,5 +140,9 @@ class FastfoodFeatures(FourierMap):
 
     _rotated = True
 
+    def _draw_bytes(self, plan: FourierPlan) -> int:
+        """A few numbers for each entry of the blocks."""
+        return 256 * (plan.n_frequencies + 2 * max(plan.n_features, 64))
+
     def _draw(self, plan: FourierPlan, seed: np.random.SeedSequence) -> FastfoodDraws:
         return FastfoodDraws(plan, seed)

@@ -10,7 +10,9 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._batching import count_threads
 from ntkit._random import RandomState, generator, keyed
+from ntkit._state import Real
 from ntkit._validation import check_int
 from ntkit.features.base import FeatureMap, Plan
 from ntkit.features.directions import orthonormal_rows
@@ -123,7 +125,7 @@ class DenseWaves(WaveDraws):
 class FourierMap(FeatureMap):
     """Cosines and sines of frequencies, which the subclasses draw."""
 
-    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_",)
+    _learned: ClassVar[dict[str, Any]] = {"lengthscale_": Real(0, strict=True)}
     _old_positions: ClassVar[int] = 1
     _rotated: ClassVar[bool] = False
     """Whether directions of frequencies are orthogonal, which takes a law that does not change under rotations."""
@@ -165,6 +167,10 @@ class DenseFourierMap(FourierMap):
     @abstractmethod
     def _normals(seed: np.random.SeedSequence, size: int, n_features: int) -> np.ndarray:
         """Rows of the law N(0, I) each; more keep the first."""
+
+    def _draw_bytes(self, plan: FourierPlan) -> int:
+        rows = plan.n_frequencies + (count_threads() * max(plan.n_features, 256) if self._rotated else 0)
+        return 32 * plan.n_features * rows
 
     def _draw(self, plan: FourierPlan, seed: np.random.SeedSequence) -> DenseWaves:
         draws = self._normals(seed, plan.n_frequencies, plan.n_features)

@@ -10,6 +10,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import RandomState
+from ntkit._state import Floats, Integers, Optional, Real, reserve
 from ntkit._validation import check_choice, check_data, check_int, check_real, message
 from ntkit.features.base import FeatureMap, Plan
 from ntkit.features.draws import RowDraws
@@ -191,7 +192,12 @@ class NystroemFeatures(OfKernel, FeatureMap):
     True
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "landmarks_", "landmark_indices_")
+    _learned: ClassVar[dict[str, Any]] = {
+        "lengthscale_": Optional(Real(0, strict=True)),
+        "landmarks_": Floats("m", ..., single=True, sparse=True),
+        "landmark_indices_": Optional(Integers("m", minimum=0)),
+    }
+    _remade: ClassVar[tuple[str, ...]] = ("normalization_", "_resolved")
 
     learns_from_rows: ClassVar[bool] = True
     _old_positions: ClassVar[int] = 2
@@ -246,6 +252,19 @@ class NystroemFeatures(OfKernel, FeatureMap):
             indices=learned.get("landmark_indices_"),
             normalization=_on_host(_inverse_root(K, single=chosen.dtype.itemsize < 8)),
         )
+
+    def _check_state(self, limit: int, *, tolerance: float = 1e-3) -> None:
+        """Check landmarks too, of which planning takes a matrix and its eigenvectors."""
+        landmarks, indices = self.landmarks_, self.__dict__.get("landmark_indices_")
+        reserve(48 * landmarks.shape[0] ** 2, f"The kernel matrix of {landmarks.shape[0]} landmarks")
+        shape = tuple(self.__dict__.get("image_shape_") or (self.n_features_in_,))
+        if self._has_name("precomputed"):
+            shape = landmarks.shape[:1]
+            if indices is None or indices.max(initial=0) >= self.n_features_in_:
+                raise ValueError(f"The landmarks of {type(self).__name__} are not among {self.n_features_in_} columns")
+        if landmarks.shape[1:] != shape or not len(landmarks.indptr if _array.is_sparse(landmarks) else landmarks):
+            raise ValueError(f"The landmarks of {type(self).__name__} have the shape {landmarks.shape}")
+        super()._check_state(limit, tolerance=tolerance)
 
     def _draw(self, plan: NystroemPlan, seed: np.random.SeedSequence) -> NystroemDraws:  # noqa: ARG002
         return NystroemDraws(plan)

@@ -152,6 +152,8 @@ class GradientFeatures(OfRowsOrImages, FeatureMap):
 
     _on_resizing: ClassVar[dict[str, Any]] = {"width": None}
 
+    _remade: ClassVar[tuple[str, ...]] = ("width_",)
+
     def __init__(
         self,
         net: Layer | None = None,
@@ -189,6 +191,10 @@ class GradientFeatures(OfRowsOrImages, FeatureMap):
 
     def _draw(self, plan: GradientPlan, seed: np.random.SeedSequence) -> GradientDraws:
         return GradientDraws(plan, seed)
+
+    def _draw_bytes(self, plan: GradientPlan) -> int:
+        n_weights = sum(prod(layer.shape) for layer in finite.linears(plan.steps))
+        return 20 * n_weights + 8 * finite.floats_per_row(plan.steps)
 
     def _describe(self, plan: GradientPlan, draws: GradientDraws) -> dict[str, Any]:
         return {"width_": plan.width}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -100,6 +100,7 @@ class NetworkMap(OfRowsOrImages, FeatureMap):
     replace: bool
     image_shape: tuple[int, int, int] | None = None
     precision: str | None = None
+    _remade: ClassVar[tuple[str, ...]] = ("ntk_columns_", "nngp_columns_")
 
     @abstractmethod
     def _net(self) -> Layer:

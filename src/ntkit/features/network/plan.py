@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ntkit import _array
+from ntkit._state import reserve
 from ntkit.features.directions import Directions
 from ntkit.features.network.stages import (
     Activate,
@@ -177,9 +178,11 @@ class Layout:
         self, path: Path, *stages: Stage, pixels: tuple[int, ...] | None = None, columns: Columns | None = None
     ) -> Layout:
         """The layout after some more stages."""
+        columns = self.columns if columns is None else columns
+        reserve(columns.weights.nbytes, "Columns of layers")
         return Layout(
             self.pixels if pixels is None else pixels,
-            self.columns if columns is None else columns,
+            columns,
             (*self.stages, *((path, stage) for stage in stages)),
         )
 
@@ -198,6 +201,7 @@ class FeatureStages(Algebra[Layout]):
         """Branches side by side, and a sketch if their columns are many."""
         branches = Branches(tuple(end.stages for end in ends), tuple(end.columns for end in ends))
         n_eta = sum(end.columns.n_eta for end in ends)
+        reserve(sum(end.columns.weights.nbytes for end in ends), "Columns of branches")
         columns = Columns(n_eta, np.concatenate([end.columns.weights for end in ends]))
         layout = before.then(path, branches, pixels=ends[0].pixels, columns=columns)
         if path in self.endings or columns.n_columns <= WIDEST * self.options.phi_hidden:
@@ -408,6 +412,10 @@ class GaussianMap:
 
     n_features: int
     n_components: int
+
+    def draw_bytes(self) -> int:
+        """Bound for the memory that `sample` takes."""
+        return 32 * self.n_features * self.n_components
 
     def sample(self, seed: np.random.SeedSequence) -> GaussianOperator:
         """Draw the matrix."""

@@ -121,6 +121,10 @@ class NTKSketch(FullyConnectedMap):
     True
     """
 
+    _remade: ClassVar[tuple[str, ...]] = (
+        "degree_", "derivative_degree_", "coefficients_", "derivative_coefficients_",
+    )  # fmt: skip
+
     def __init__(
         self,
         *,

@@ -185,6 +185,10 @@ class Signs:
 
     shape: tuple[int, ...]
 
+    def draw_bytes(self) -> int:
+        """Bound for the memory that `sample` takes."""
+        return 32 * prod(self.shape)
+
     def sample(self, seed: np.random.SeedSequence) -> np.ndarray:
         """Draw the signs, as int8."""
         n_pixels, n_columns = int(np.prod(self.shape[:-1])), self.shape[-1]
@@ -357,6 +361,10 @@ class Fold:
     def size(self) -> int:
         """Entries of the matrix."""
         return self.shape[0] * self.shape[1]
+
+    def draw_bytes(self) -> int:
+        """Bound for the memory that `sample` takes."""
+        return 32 * self.size
 
     def sample(self, seed: np.random.SeedSequence) -> Fold:
         """Draw the signs."""

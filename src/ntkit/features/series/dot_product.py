@@ -10,6 +10,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import RandomState, generator, keyed
+from ntkit._state import Floats, Real
 from ntkit._validation import check_bool, check_choice, check_int, message
 from ntkit.features.series.base import (
     HIGHEST_DEGREE,
@@ -229,7 +230,8 @@ class DotProductSketch(SeriesMap):
     """
 
     _highest: ClassVar[int] = HIGHEST_DEGREE
-    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "weights_")
+    _learned: ClassVar[dict[str, Any]] = {"lengthscale_": Real(0, strict=True), "weights_": Floats(None, minimum=0)}
+    _remade: ClassVar[tuple[str, ...]] = ("degree_", "sampled_", "budget_")
 
     _old_names: ClassVar[dict[str, Any]] = {"sketch": "method"}
     _old_positions: ClassVar[int] = 2
@@ -279,6 +281,8 @@ class DotProductSketch(SeriesMap):
         method = check_choice(self.method, "method", name, ("auto", "tree", "power"))
         spec = self._check_spec(learned["lengthscale_"])
         degree = len(weights) - 1
+        if not 0 <= degree <= HIGHEST_DEGREE:
+            raise ValueError(f"The weights of {name} have the degree {degree}. Fit it again.")
         if self._check_sampled():
             given = self._given_degree(spec.zonal)
             degree = min(degree, self.n_sampled if given is None else given)
@@ -296,6 +300,12 @@ class DotProductSketch(SeriesMap):
             normalize=normalize,
             method=method,
         )
+
+    def _draw_bytes(self, plan: DotProductPlan) -> int:
+        """Those of the degrees kept, and of chains of powers, of up to 12 each, for those that will be drawn."""
+        law, n_all = plan.law({}, type(self).__name__), len(plan.weights)
+        n_degrees = min(n_all, plan.degree + 1 + 12 * self.n_sampled)
+        return -(-law.draw_bytes() * n_degrees // n_all)
 
     def _draw(self, plan: DotProductPlan, seed: np.random.SeedSequence) -> SampledDraws:
         sampled = plan.draw_tail(generator(seed, "tail"))

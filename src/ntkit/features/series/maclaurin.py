@@ -11,6 +11,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import RandomState, generator
+from ntkit._state import Real
 from ntkit._validation import check_choice, check_int
 from ntkit.features.draws import RowDraws
 from ntkit.features.series.base import KernelLike, SeriesMap, SeriesPlan, degrees_of, log_masses, row_norms
@@ -210,7 +211,8 @@ class MaclaurinFeatures(SeriesMap):
     True
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "radius_")
+    _learned: ClassVar[dict[str, Any]] = {"lengthscale_": Real(0, strict=True), "radius_": Real(0, strict=True)}
+    _remade: ClassVar[tuple[str, ...]] = ("degree_",)
 
     _old_names: ClassVar[dict[str, Any]] = {"law": "method"}
     _old_positions: ClassVar[int] = 2
@@ -259,6 +261,12 @@ class MaclaurinFeatures(SeriesMap):
             logs = log_masses(series, radius, degree)[degrees] + 0.25 * spread * degrees
             shares = dict(zip(degrees.tolist(), np.exp(logs - logs.max()).tolist(), strict=True))
         return MaclaurinPlan(shape=shape, kernel=spec, n_components=m, degree=degree, degrees=degrees, shares=shares)
+
+    def _draw_bytes(self, plan: MaclaurinPlan) -> int:
+        """One byte for each sign: a feature has a row of signs for each degree, here the highest if it is drawn."""
+        d, m = plan.n_features, plan.n_components
+        n_factors = plan.degree * m if plan.shares is None else int(_share(plan.shares, d, m).degrees.sum())
+        return 4 * d * n_factors + 64 * m
 
     def _draw(self, plan: MaclaurinPlan, seed: np.random.SeedSequence) -> MaclaurinDraws:
         return MaclaurinDraws(plan, seed)

@@ -102,6 +102,7 @@ class NTKPolynomialSketch(FeatureMap):
     """
 
     _old_names: ClassVar[dict[str, Any]] = {"tol": "tolerance"}
+    _remade: ClassVar[tuple[str, ...]] = ("degree_", "budget_", "coefficients_", "fit_error_")
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import RandomState, keyed
+from ntkit._state import Floats
 from ntkit._validation import check_bool, check_choice, check_int, check_real
 from ntkit.features.base import FeatureMap, Plan
 from ntkit.features.draws import Draws, ProgramDraws
@@ -142,7 +143,8 @@ class PolynomialSketch(FeatureMap):
     {0: 1, 1: 64, 2: 2080}
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("shares_",)
+    _learned: ClassVar[dict[str, Any]] = {"shares_": Floats(None, minimum=0)}
+    _remade: ClassVar[tuple[str, ...]] = ("budget_",)
 
     def __init__(
         self,

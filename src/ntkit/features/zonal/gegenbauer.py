@@ -13,9 +13,11 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import on_one_thread
 from ntkit._random import RandomState, generator, keyed
+from ntkit._state import Floats, Integer, Many, Optional, Real
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
 from ntkit.features import directions
 from ntkit.features.base import FeatureMap, Plan
+from ntkit.features.base import draw_bytes as _draw_bytes
 from ntkit.features.draws import RowDraws
 from ntkit.features.lengthscale import check_lengthscale, default_lengthscale
 from ntkit.features.series.base import row_norms
@@ -301,7 +303,13 @@ class GegenbauerFeatures(FeatureMap):
     [[0, 1, 2], [3]]
     """
 
-    _learned: ClassVar[tuple[str, ...]] = ("lengthscale_", "radii_", "groups_", "center_")
+    _learned: ClassVar[dict[str, Any]] = {
+        "lengthscale_": Real(0, strict=True),
+        "radii_": Floats(None, RADII, minimum=0),
+        "groups_": Optional(Many(Many(Integer(0)))),
+        "center_": Optional(Floats("n_features_in_")),
+    }
+    _remade: ClassVar[tuple[str, ...]] = ("modes_", "random_modes_", "degree_", "truncation_")
 
     _old_names: ClassVar[dict[str, Any]] = {"orthogonal": ("directions", lambda x: "orthogonal" if x else "gaussian")}
     _old_positions: ClassVar[int] = 2
@@ -443,6 +451,16 @@ class GegenbauerFeatures(FeatureMap):
                 radial = _zonal.Radial.of(function, d, radii, min(degree, 1) if d == 1 else degree, order)
             factors.append(_zonal.Factor(columns, d, radial, _center_of(columns, learned["center_"])))
         return factors
+
+    def _draw_bytes(self, plan: ZonalPlan) -> int:
+        """Kernel matrices of candidates for the directions of harmonics, and all directions."""
+        total = _draw_bytes(plan.reduction)
+        for number, factor in enumerate(plan.factors):
+            sizes = [harmonic_dimension(modes[number].degree, factor.n_features) for modes in plan.blocks] or [0]
+            n_candidates = _zonal.count_candidates(max(sizes)) if factor.n_features > 2 else sum(sizes)
+            total += 32 * factor.n_features * (n_candidates + plan.n_random + 256)
+            total += 48 * n_candidates**2 + 8 * sum(size**2 for size in set(sizes)) if factor.n_features > 2 else 0
+        return total
 
     def _draw(self, plan: ZonalPlan, seed: np.random.SeedSequence) -> ZonalDraws:
         return ZonalDraws(plan, seed)

@@ -300,6 +300,11 @@ def random_modes(modes: Sequence[Mode], negligible: float) -> list[Mode]:
     return sorted(kept, key=lambda mode: (mode.degree, mode.index))
 
 
+def count_candidates(size: int) -> int:
+    """Random directions among which those of a degree of `size` harmonics are chosen."""
+    return (4 if size <= _MANY else 2) * size
+
+
 def draw_harmonics(
     seed: np.random.SeedSequence, degrees: Sequence[int], n_features: int
 ) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -317,7 +322,7 @@ def draw_harmonics(
         return polynomial(np.clip(left.T @ right, -1, 1), degree, n_features)
 
     sizes = [harmonic_dimension(degree, n_features) for degree in degrees]
-    candidates = (4 if max(sizes) <= _MANY else 2) * max(sizes)
+    candidates = count_candidates(max(sizes))
     rest = _directions.uniform(keyed(seed, "harmonics"), n_features, candidates, orthogonal=False)
     w = np.empty((n_features, 0))
     mixing = []

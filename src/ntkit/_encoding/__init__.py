@@ -1,1 +1,0 @@
-"""Estimators as JSON data and arrays, for files."""
