@@ -340,8 +340,8 @@ ALPHAS = np.array([1e-3, 1e-1, 1e1])
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: FeatureRidge(NTKFeatures(n_components=32, random_state=0), ALPHAS, random_state=0),
-        lambda: KernelRidge("ntk", ALPHAS),
+        lambda: FeatureRidge(NTKFeatures(n_components=32, random_state=0), alphas=ALPHAS, random_state=0),
+        lambda: KernelRidge("ntk", alphas=ALPHAS),
         lambda: GramRidge(NTKFeatures(n_components=32), n_draws=2, alphas=ALPHAS, random_state=0),
     ],
 )
@@ -363,11 +363,11 @@ def test_path_of_classifiers_searches_and_pipelines(X, y):
     features = NTKFeatures(n_components=32, random_state=0)
     display = RidgePathDisplay.from_estimator(FeatureRidgeClassifier(features, random_state=0).fit(X, labels))
     assert display.ax_.get_ylabel() == "Log loss on rows left out"
-    display = RidgePathDisplay.from_estimator(KernelRidgeClassifier("ntk", ALPHAS).fit(X, labels))
-    assert display.ax_.get_ylabel() == "Squared error on rows left out"
-    pipeline = make_pipeline(StandardScaler(), KernelRidge("ntk", ALPHAS)).fit(X, y)
+    display = RidgePathDisplay.from_estimator(KernelRidgeClassifier("ntk", alphas=ALPHAS).fit(X, labels))
+    assert display.ax_.get_ylabel() == "Log loss on rows left out"
+    pipeline = make_pipeline(StandardScaler(), KernelRidge("ntk", alphas=ALPHAS)).fit(X, y)
     assert RidgePathDisplay.from_estimator(pipeline, name="mine").line_.get_label() == "mine"
-    search = FeatureRidgeSearch(32, candidates={"ntk": NTKFeatures()}, random_state=0).fit(X, y)
+    search = FeatureRidgeSearch(n_components=32, candidates={"ntk": NTKFeatures()}, random_state=0).fit(X, y)
     np.testing.assert_array_equal(RidgePathDisplay.from_estimator(search).alphas, search.best_estimator_.alphas_)
 
 
@@ -375,7 +375,7 @@ def test_path_of_classifiers_searches_and_pipelines(X, y):
 @pytest.mark.parametrize("intercept", [True, False])
 def test_degrees_of_freedom_are_the_trace_of_the_hat_matrix(X, y, n_components, intercept):
     features = NTKFeatures(n_components=n_components, random_state=0)
-    model = FeatureRidge(features, ALPHAS, fit_intercept=intercept, random_state=0).fit(X, y)
+    model = FeatureRidge(features, alphas=ALPHAS, fit_intercept=intercept, random_state=0).fit(X, y)
     display = RidgePathDisplay.from_estimator(model, degrees_of_freedom=True)
     Z = features.fit_transform(X)
     Z = Z - Z.mean(axis=0) if intercept else Z
@@ -386,7 +386,7 @@ def test_degrees_of_freedom_are_the_trace_of_the_hat_matrix(X, y, n_components, 
 
 def test_path_on_given_axes_in_given_style(X, y):
     ax = plt.subplots()[1]
-    model = KernelRidge("ntk", ALPHAS).fit(X, y)
+    model = KernelRidge("ntk", alphas=ALPHAS).fit(X, y)
     display = RidgePathDisplay.from_estimator(model, ax=ax, color="red", marker="x")
     assert display.ax_ is ax
     assert (display.line_.get_color(), display.line_.get_marker()) == ("red", "x")
@@ -407,14 +407,14 @@ def test_bad_arguments_of_paths(X, y, tmp_path):
         RidgePathDisplay.from_estimator(FeatureRidge(features))
     with pytest.raises(TypeError, match=r"'estimator' parameter of .* must be a ridge model of ntkit"):
         RidgePathDisplay.from_estimator(Ridge().fit(X, y))
-    for model in (KernelRidge("ntk", 1.0), FeatureRidge(features, 1.0)):
+    for model in (KernelRidge("ntk", alphas=1.0), FeatureRidge(features, alphas=1.0)):
         with pytest.raises(ValueError, match=r"'estimator' parameter of .* must be fitted with several α"):
             RidgePathDisplay.from_estimator(model.fit(X, y))
-    model = KernelRidge("ntk", ALPHAS).fit(X, y)
+    model = KernelRidge("ntk", alphas=ALPHAS).fit(X, y)
     with pytest.raises(ValueError, match=r"'degrees_of_freedom' parameter of .* must be False for a model other"):
         RidgePathDisplay.from_estimator(model, degrees_of_freedom=True)
-    ntkit.save(FeatureRidge(features, ALPHAS, random_state=0).fit(X, y), tmp_path / "model")
-    with pytest.raises(ValueError, match="or one loaded without statistics"):
+    ntkit.save(FeatureRidge(features, alphas=ALPHAS, random_state=0).fit(X, y), tmp_path / "model")
+    with pytest.raises(ValueError, match="needs the statistics of the fit"):
         RidgePathDisplay.from_estimator(ntkit.load(tmp_path / "model"), degrees_of_freedom=True)
 
 

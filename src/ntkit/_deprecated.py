@@ -26,24 +26,32 @@ class OldSpellings:
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; see scikit-learn's ``BaseEstimator``."""
-        return super().set_params(**self._new_spelling(params))  # type: ignore[misc]
+        entries = {self._new_name(name) for name in params if name in self._old_names} - set(params)
+        present = {name: value for name in entries if isinstance(value := getattr(self, name, None), dict)}
+        return super().set_params(**self._new_spelling(present | params))  # type: ignore[misc]
+
+    @classmethod
+    def _new_name(cls, name: str) -> str:
+        new = cls._old_names[name]
+        return new if isinstance(new, str) else new[0]
 
     @classmethod
     def _new_spelling(cls, params: dict[str, Any], *, warn: bool = True) -> dict[str, Any]:
-        """Parameters by their new names."""
-        out = {}
+        """Parameters by their new names. Several old ones may become entries of one new one, a dict."""
+        out = {name: value for name, value in params.items() if name not in cls._old_names}
         for name, value in params.items():
             if name not in cls._old_names:
-                out[name] = value
                 continue
-            new = cls._old_names[name]
-            new_name, convert = (new, None) if isinstance(new, str) else new
-            if new_name in params:
+            new, new_name = cls._old_names[name], cls._new_name(name)
+            now = value if isinstance(new, str) else new[1](value)
+            if isinstance(now, dict) and isinstance(out.get(new_name), dict | None):
+                now = (out.get(new_name) or {}) | now
+            elif new_name in params:
                 raise TypeError(f"{cls.__name__} got both {new_name!r} and {name!r}, its old name. Give {new_name!r}.")
-            out[new_name] = value if convert is None else convert(value)
+            out[new_name] = now
             if warn:
                 given = f"{name}={value!r}" if isinstance(value, str | int | float | bool) else name
-                text = f"{given} of {cls.__name__} is now {new_name}={out[new_name]!r}"
+                text = f"{given} of {cls.__name__} is now {new_name}={now!r}"
                 warnings.warn(f"{text}; the old name will go in version {_UNTIL}.", FutureWarning, stacklevel=3)
         return out
 

@@ -20,9 +20,10 @@ from ntkit._array import Array
 from ntkit._images import as_floats
 from ntkit._validation import describe
 from ntkit.features.landmarks.choose import check_finite
-from ntkit.models._blocks import Block, Source, as_arrays, take_rows
 from ntkit.models._checks import result_dtype
+from ntkit.models._features import counted, fit_weighted
 from ntkit.models._kernel_matrix import OfRows
+from ntkit.models._rows import Block, Source, as_arrays, take_rows
 from ntkit.models._statistics import Statistics
 
 __all__ = ["first_rows", "map_rows"]
@@ -124,10 +125,7 @@ def reduce_statistics(model: Any, X: Any, y: Any, sample_weight: Any) -> None:
     while len(tasks) > 1:
         tasks = [add(tasks[i : i + _FAN_IN]) for i in range(0, len(tasks), _FAN_IN)]
     total = tasks[0].compute()
-    model._statistics = total.statistics
-    model._labels, model._single = total.labels, total.single
-    if total.label_dtype is not None:
-        model._label_dtype = total.label_dtype
+    model._statistics, model._targets = total.statistics, total.targets
 
 
 class DaskSource(Source):
@@ -142,7 +140,7 @@ class DaskSource(Source):
         self.sizes = None if any(np.isnan(size) for size in sizes) else [int(size) for size in sizes]
         self.n_rows = None if self.sizes is None else sum(self.sizes)
         self.X = _delayed(self.rows)
-        self._first: Any = None
+        self._first: Any = None  # Block
         self.y = self._like_rows(y, "y", owner)
         self.weight = (
             [None] * len(self.X) if sample_weight is None else self._like_rows(sample_weight, "sample_weight", owner)
@@ -158,9 +156,17 @@ class DaskSource(Source):
 
     def first(self) -> Block:
         """The first rows."""
+        from dask import compute
+
         if self._first is None:
-            self._first = first_rows(self.rows)
-        return Block(self._first, None)
+            for rows, weight in zip(self.X, self.weight, strict=True):
+                self._first = Block(*compute(rows, None, weight))
+                if self._first.X.shape[0]:
+                    break
+            else:
+                first_rows(self.rows)  # raises: there are none
+        assert self._first is not None
+        return self._first
 
     def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:
         """Fit a StandardScaler from moments of the blocks."""
@@ -173,8 +179,11 @@ class DaskSource(Source):
                 "do not look at the data can. Fit it beforehand and pass it in sklearn.frozen.FrozenEstimator."
             )
         step.fit(before(self.first().X))  # checks, names and types
-        fitted = compute(*(delayed(_fit_scaler)(clone(step), before, block) for block in self.X))
-        _combine_scalers(step, [part for part in fitted if part is not None])
+        blocks = zip(self.X, self.weight, strict=True)
+        fitted = compute(*(delayed(_fit_scaler)(clone(step), before, *block, self.owner) for block in blocks))
+        parts = [part for part in fitted if part is not None]
+        if parts:  # else all weights are 0, which the model will say
+            _combine_scalers(step, parts)
         return True
 
     def groups(self) -> Iterator[tuple[list[Any], list[Any], list[Any], int]]:
@@ -229,12 +238,10 @@ def _rows_per_task(n_rows: int) -> int:
 
 @dataclass
 class _Partial:
-    """Statistics of some rows, with the labels their targets stand for."""
+    """Statistics of some rows, and what their targets are."""
 
     statistics: Statistics
-    labels: list[Any]
-    label_dtype: Any
-    single: bool
+    targets: Any
 
 
 class _Worker:
@@ -248,33 +255,33 @@ class _Worker:
     def __call__(self, X: list[Any], y: list[Any], weight: list[Any], start: int) -> _Partial:
         model = copy(self.model)
         empty = model._statistics
-        model._statistics = Statistics(empty.n_components, 0, empty.sample.size)
+        model._statistics, model._targets = Statistics(empty.n_components, 0, empty.sample.size), type(model)._codec()
         for block in zip(X, y, weight, strict=True):
             source = as_arrays(*block, type(model).__name__)
             for rows in source.blocks(model._block_rows(source)):
-                model._add(model._statistics, rows, start=start)
-        model._statistics.finish()
-        return _Partial(model._statistics, model._labels, getattr(model, "_label_dtype", None), model._single)
+                model._add(rows, start=start)
+        return _Partial(model._statistics.finish(), model._targets)
 
 
 def _add_up(parts: list[_Partial]) -> _Partial:
     """Sum of statistics; the parts stay as they are, for Dask may need them again."""
-    labels = list(dict.fromkeys(label for part in parts for label in part.labels))
+    targets, places = parts[0].targets.union([part.targets for part in parts])
     first = parts[0].statistics
     total = Statistics(first.n_components, 0, first.sample.size)
-    for part in parts:
-        other = copy(part.statistics)
-        other.sample = copy(other.sample)
-        if labels:
-            other.place_targets([labels.index(label) for label in part.labels], len(labels))
+    for part, columns in zip(parts, places, strict=True):
+        other = part.statistics.fork()
+        if columns:
+            other.place_targets(columns, targets.n_targets)
         total.merge(other)
-    single = next((part.single for part in parts if part.statistics.count), True)
-    dtypes = [part.label_dtype for part in parts if part.label_dtype is not None]
-    return _Partial(total, labels, np.result_type(*dtypes) if dtypes else None, single)
+    return _Partial(total, targets)
 
 
-def _fit_scaler(step: Any, before: Callable[[Any], Any], rows: Any) -> Any:
-    return step.fit(before(rows)) if rows.shape[0] else None
+def _fit_scaler(step: Any, before: Callable[[Any], Any], rows: Any, weight: Any, owner: str) -> Any:
+    rows, weight = counted(rows, weight, owner)
+    if not rows.shape[0] or (weight is not None and not weight.any()):
+        return None
+    fit_weighted(step, before(rows), weight)
+    return step
 
 
 def _combine_scalers(step: Any, parts: list[Any]) -> None:
@@ -283,7 +290,7 @@ def _combine_scalers(step: Any, parts: list[Any]) -> None:
 
     counts = np.array([np.max(part.n_samples_seen_) for part in parts], dtype=np.float64)
     total = counts.sum()
-    step.n_samples_seen_ = int(total)
+    step.n_samples_seen_ = int(total) if total.is_integer() else total
     if step.mean_ is None:
         return
     means = np.stack([part.mean_ for part in parts])

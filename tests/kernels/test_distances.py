@@ -304,10 +304,12 @@ def test_gradient_in_bounded_memory():
 def test_estimators_of_these_kernels(kernel, params, rng, tmp_path):
     X = rng.standard_normal((60, 4))
     y = np.sin(X[:, 0])
-    model = KernelRidge(kernel, 1e-3, kernel_params=params).fit(X, y)
+    model = KernelRidge(kernel, alphas=1e-3, kernel_params=params).fit(X, y)
     assert model.lengthscale_ == pytest.approx((4 * X.var() / 2) ** 0.5)
     K = gram(kernel, X, lengthscale=model.lengthscale_, **(params or {}))
-    expected = K @ np.linalg.solve(K + 1e-3 * np.eye(60), y - y.mean()) + y.mean()
+    bordered = np.block([[K + 1e-3 * np.eye(60), np.ones((60, 1))], [np.ones((1, 60)), np.zeros((1, 1))]])
+    solution = np.linalg.solve(bordered, np.append(y, 0.0))
+    expected = K @ solution[:-1] + solution[-1]
     np.testing.assert_allclose(model.predict(X), expected, rtol=1e-7, atol=1e-9)
     features = NystroemFeatures(kernel, n_components=60, kernel_params=params, random_state=0).fit(X)
     Z = features.transform(X)

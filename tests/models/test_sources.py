@@ -57,7 +57,7 @@ class Stream:
 
 def model(law=FeatureRidge, features=None, **parameters):
     features = scaled_features() if features is None else features
-    return law(features, [0.1, 1.0, 10.0], n_selection=20, random_state=0, **parameters)
+    return law(features, alphas=[0.1, 1.0, 10.0], n_selection=20, random_state=0, **parameters)
 
 
 def assert_same_model(one, other, X, rtol=1e-7):
@@ -284,7 +284,7 @@ def test_memory_maps(tmp_path, dtype):
         fitted = model(batch_size=32).fit(rows, maps[1], maps[2])
         assert_same_model(fitted, whole, X, rtol)
         np.testing.assert_allclose(fitted.predict(rows), whole.predict(X), rtol=rtol, atol=rtol)
-        np.testing.assert_allclose(fitted.features_[0].mean_, X.mean(axis=0, dtype=np.float64), rtol=1e-6)
+        np.testing.assert_allclose(fitted.features_[0].mean_, np.average(X, axis=0, weights=weight), rtol=1e-6)
     np.testing.assert_array_equal(maps[0], X)
 
 
@@ -299,7 +299,7 @@ def test_memory_maps_are_never_whole_in_memory(tmp_path):
         y[start : start + 100] = X[start : start + 100, 0]
     X.flush()
     features = make_pipeline(StandardScaler(), FunctionTransformer(np.tanh))
-    learner = FeatureRidge(features, 1.0, batch_size=8192)
+    learner = FeatureRidge(features, alphas=1.0, batch_size=8192)
     rows = np.load(tmp_path / "X.npy", mmap_mode="r")
     tracemalloc.start()
     try:

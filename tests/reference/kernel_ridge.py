@@ -10,34 +10,51 @@ import numpy as np
 def kernel_ridge(
     K: np.ndarray, Y: np.ndarray, alpha: float, weight: np.ndarray | None = None, *, intercept: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """c and b of Σ_i c_i k(x, x_i) + b, b the weighted mean of y: (K + α/w) c = y − b, c = 0 for w = 0."""
+    """c and b of Σ_i c_i k(x, x_i) + b: (K + α/w) c + b = y and Σ c = 0, or b = 0; c = 0 for w = 0."""
     weight = np.ones(len(K)) if weight is None else np.asarray(weight, dtype=np.float64)
-    constant = np.average(Y, axis=0, weights=weight) if intercept else np.zeros(Y.shape[1:])
     counted = weight > 0
-    dual = np.zeros(Y.shape)
-    dual[counted] = np.linalg.solve(
-        K[np.ix_(counted, counted)] + np.diag(alpha / weight[counted]), Y[counted] - constant
-    )
-    return dual, constant
+    A = K[np.ix_(counted, counted)] + np.diag(alpha / weight[counted])
+    dual, constant = np.zeros(Y.shape), np.zeros(Y.shape[1:])
+    if not intercept:
+        dual[counted] = np.linalg.solve(A, Y[counted])
+        return dual, constant
+    ones = np.ones((len(A), 1))
+    A = np.block([[A, ones], [ones.T, np.zeros((1, 1))]])
+    solution = np.linalg.solve(A, np.concatenate([Y[counted], constant[None]]))
+    dual[counted] = solution[:-1]
+    return dual, solution[-1]
 
 
-def left_out_error(
-    K: np.ndarray, Y: np.ndarray, alpha: float, rows: Iterable[int], weight: np.ndarray | None = None
-) -> float:
-    """Weighted mean over some rows of squared errors, summed over targets, of fits without the row; b stays."""
-    Y = Y.reshape(len(K), -1)
+def left_out(
+    K: np.ndarray,
+    Y: np.ndarray,
+    alpha: float,
+    rows: Iterable[int],
+    weight: np.ndarray | None = None,
+    *,
+    way: str = "loo",
+    intercept: bool = True,
+) -> np.ndarray:
+    """Predictions for some rows by fits without them: without one unit of each one's weight, or without all of them."""
+    Y, rows = Y.reshape(len(K), -1), list(rows)
     weight = np.ones(len(K)) if weight is None else weight
-    constant = np.average(Y, axis=0, weights=weight)
-    total = squares = 0.0
+    predictions = []
     for row in rows:
-        others = np.delete(np.arange(len(K)), row)
-        dual, _ = kernel_ridge(
-            K[np.ix_(others, others)], (Y - constant)[others], alpha, weight[others], intercept=False
-        )
-        prediction = K[row, others] @ dual + constant
-        squares += weight[row] * ((Y[row] - prediction) ** 2).sum()
-        total += weight[row]
-    return float(squares / total)
+        others = weight.copy()
+        if way == "loo":
+            others[row] -= min(1, weight[row])
+        else:
+            others[rows] = 0
+        dual, constant = kernel_ridge(K, Y, alpha, others, intercept=intercept)
+        predictions.append(K[row] @ dual + constant)
+    return np.array(predictions)
+
+
+def centred(K: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+    """S (I − 1wᵀ/W) K (I − w1ᵀ/W) S with S = diag(√w)."""
+    weight = np.ones(len(K)) if weight is None else weight
+    H = np.eye(len(K)) - weight / weight.sum()
+    return np.sqrt(np.outer(weight, weight)) * (H @ K @ H.T)
 
 
 def objective(K: np.ndarray, dual: np.ndarray, y: np.ndarray, alpha: float) -> float:

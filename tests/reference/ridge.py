@@ -41,11 +41,17 @@ def left_out(
     *,
     intercept: bool = True,
 ) -> np.ndarray:
-    """Predictions for sets of rows, each by a fit on all rows but those; row after row of the sets."""
+    """Predictions for sets of rows, each by a fit on all rows but those; row after row of the sets.
+
+    Of a single row with a weight above 1 one unit of weight is left out, as if the row were there several times.
+    """
     predictions = []
     for rows in sets:
-        chosen = np.isin(np.arange(len(Z)), list(rows))
-        coef, constant = ridge(Z[~chosen], _matrix(Y)[~chosen], weight[~chosen], alpha, intercept=intercept)
+        rows = list(rows)
+        rest = weight.copy()
+        rest[rows] = 0.0 if len(rows) > 1 else np.maximum(weight[rows] - 1.0, 0.0)
+        used = rest > 0
+        coef, constant = ridge(Z[used], _matrix(Y)[used], rest[used], alpha, intercept=intercept)
         predictions.extend(Z[row] @ coef + constant for row in rows)
     return np.array(predictions)
 

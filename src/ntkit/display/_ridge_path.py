@@ -5,17 +5,12 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
+from sklearn.base import is_classifier
 from sklearn.pipeline import Pipeline
 from sklearn.utils.validation import check_is_fitted
 
-from ntkit import _array
-from ntkit._array import to_numpy
 from ntkit._validation import check_bool, check_real, message
 from ntkit.display._common import axes_or_new, check_matplotlib, number_array
-from ntkit.models._base import FeatureModel
-from ntkit.models._solve import Dual, Primal
-from ntkit.models.gram import GramRidgeClassifier
-from ntkit.models.ridge import FeatureRidgeClassifier
 
 
 class RidgePathDisplay:
@@ -169,9 +164,9 @@ class RidgePathDisplay:
         errors = getattr(model, "errors_", None)
         if errors is None or len(errors) < 2 or not np.isfinite(errors).any():
             rule = "fitted with several α, compared on rows left out"
-            remedy = "Give it an array of them; GramRidge needs a validation_fraction, too."
+            remedy = "Give it an array of them."
             raise ValueError(message(owner, "estimator", rule, estimator, remedy))
-        log_loss = isinstance(model, FeatureRidgeClassifier | GramRidgeClassifier)
+        log_loss = is_classifier(model)
         display = cls(
             alphas=np.asarray(model.alphas_),
             errors=np.asarray(errors),
@@ -251,16 +246,7 @@ class RidgePathDisplay:
 
 def _degrees_of_freedom(model: Any, owner: str) -> np.ndarray:
     """Σ μ/(μ + α) over the eigenvalues μ of the Gram matrix of features, for each α."""
-    if not isinstance(model, FeatureModel) or model._statistics is None:
-        rule = "False for a model other than FeatureRidge or FeatureRidgeClassifier, or one loaded without statistics"
+    if not hasattr(model, "degrees_of_freedom"):
+        rule = "False for a model other than FeatureRidge or FeatureRidgeClassifier"
         raise ValueError(message(owner, "degrees_of_freedom", rule, True))
-    statistics = model._statistics.finish()
-    rows = statistics.rows()
-    if rows is None:
-        gram = Primal(statistics, 0, intercept=model.fit_intercept).A  # of which the lower triangle is read
-    else:
-        features = Dual(rows, 0, intercept=model.fit_intercept).Z
-        gram = features @ features.T
-    values = np.maximum(to_numpy(_array.namespace(gram).linalg.eigvalsh(gram)), 0.0)
-    values = values[values > len(values) * np.finfo(np.float64).eps * values.max(initial=0.0)]
-    return np.array([(values / (values + alpha)).sum() for alpha in model.alphas_])
+    return model.degrees_of_freedom(model.alphas_)

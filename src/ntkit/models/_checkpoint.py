@@ -4,23 +4,47 @@ from __future__ import annotations
 
 import hashlib
 import time
+from dataclasses import dataclass
 from numbers import Integral
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ntkit import _files
-from ntkit._array import to_numpy
+from ntkit import _array
+from ntkit._files import FileError
+from ntkit._state import Declared, Field, Integer, Part, Text
 from ntkit._validation import check_real, message
-from ntkit.models._blocks import Source, take_rows
+from ntkit.models._rows import Block, Digest, Source, take_rows
 from ntkit.models._statistics import Statistics
+from ntkit.models._targets import ClassTargets, RealTargets
 
 if TYPE_CHECKING:
     from ntkit.models.ridge import FeatureModel
 
 KIND = "checkpoint"
+
+
+@dataclass
+class Progress(Declared):
+    """How far a fit has come."""
+
+    fingerprint: str
+    """Of what must be the same when the fit goes on: features, sizes, the first rows, the files."""
+    n_blocks: int
+    digest: str
+    """Of the rows, targets and weights of all blocks so far."""
+    statistics: Statistics
+    targets: ClassTargets | RealTargets
+
+    _state: ClassVar[dict[str, Field]] = {
+        "fingerprint": Text(),
+        "n_blocks": Integer(minimum=1),
+        "digest": Text(),
+        "statistics": Part(Statistics),
+        "targets": Part(ClassTargets, RealTargets),
+    }
 
 
 class Checkpoint:
@@ -44,41 +68,47 @@ class Checkpoint:
         _check_seeds(model, owner)
         self.fingerprint = _fingerprint(model, source)
         self.written = time.monotonic()
+        self._digest, self._n_seen = Digest(), 0
+        self._resumed: Progress | None = None
 
     def resume(self) -> int:
         """Take over the statistics of the file, if there is one; return the number of blocks they contain."""
+        from ntkit.persistence import load_part
+
         if not self.path.exists():
             return 0
-        arrays, metadata = _files.read(self.path, kind=KIND)
-        if metadata["fingerprint"] != self.fingerprint:
-            raise _files.FileError(
-                f"The checkpoint '{self.path}' belongs to a fit with other parameters, features or first rows. "
-                "Remove it to begin anew, or fit as before."
-            )
-        self.model._statistics = Statistics.restore(arrays, metadata["statistics"])
-        self.model._labels = list(metadata["labels"])
-        if metadata["label_dtype"] is not None:
-            self.model._label_dtype = np.dtype(metadata["label_dtype"])
-        self.model._single = metadata["single"]
-        return int(metadata["blocks"])
+        found = load_part(Progress, self.path, kind=KIND)
+        if found.fingerprint != self.fingerprint:
+            raise self._other("a fit with other parameters, features, files or first rows")
+        self.model._statistics, self.model._targets = found.statistics, found.targets
+        self._resumed = found
+        return found.n_blocks
+
+    def see(self, block: Block) -> None:
+        """Take note of a block; raise if the blocks that the file holds had other rows."""
+        self._digest.add(block.X, block.y, block.weight)
+        self._n_seen += 1
+        found = self._resumed
+        if found is not None and self._n_seen == found.n_blocks and self._digest.text() != found.digest:
+            raise self._other(f"other rows, targets or weights in the first {found.n_blocks} blocks")
+
+    def end(self) -> None:
+        """Raise if there were fewer blocks than the file holds."""
+        if self._resumed is not None and self._n_seen < self._resumed.n_blocks:
+            raise self._other(f"{self._resumed.n_blocks} blocks, where there are {self._n_seen} now")
+
+    def _other(self, what: str) -> FileError:
+        return FileError(f"The checkpoint '{self.path}' is of {what}. Remove it to begin again, or fit as before.")
 
     def write(self, n_blocks: int) -> None:
         """Write the statistics after `n_blocks` blocks, if it is time."""
+        from ntkit.persistence import save_part
+
         statistics = self.model._statistics
         if time.monotonic() - self.written < self.every or not statistics.settled:
             return
-        arrays, state = statistics.state()
-        dtype = getattr(self.model, "_label_dtype", None)
-        metadata = {
-            "kind": KIND,
-            "fingerprint": self.fingerprint,
-            "blocks": n_blocks,
-            "statistics": state,
-            "labels": self.model._labels,
-            "label_dtype": None if dtype is None else np.dtype(dtype).str,
-            "single": self.model._single,
-        }
-        _files.write(self.path, arrays, metadata)
+        progress = Progress(self.fingerprint, n_blocks, self._digest.text(), statistics, self.model._targets)
+        save_part(progress, self.path, kind=KIND)
         self.written = time.monotonic()
 
     def remove(self) -> None:
@@ -87,26 +117,23 @@ class Checkpoint:
 
 
 def _check_seeds(model: FeatureModel, owner: str) -> None:
-    """Raise if a fit that goes on would draw other features or another sample."""
+    """Raise if a fit that goes on would draw other features or another sample; parts without a seed get the model's."""
     parameters = model.get_params(deep=True)
     for name in sorted(name for name in parameters if name.rpartition("__")[2] == "random_state"):
-        if not isinstance(parameters[name], Integral | np.random.SeedSequence):
+        value = parameters[name]
+        if not isinstance(value, Integral | np.random.SeedSequence) and not (value is None and "__" in name):
             rule = "an int, for a fit with a checkpoint to go on with the same draws"
-            raise ValueError(message(owner, name, rule, parameters[name]))
+            raise ValueError(message(owner, name, rule, value))
 
 
 def _fingerprint(model: FeatureModel, source: Source) -> str:
-    """Digest of what must be the same when the fit goes on: features, sizes, the first rows."""
+    """Digest of what must be the same when the fit goes on."""
     first = source.first()
-    some: Any = model._transform(take_rows(first.X, slice(0, 8)))
-    values = np.asarray(some.cpu() if hasattr(some, "cpu") else some)
-    rows = model._block_rows(source)
+    some: Any = _array.to_numpy(model._transform(take_rows(first.X, slice(0, 8))))
+    digest = Digest()
+    digest.add(some, *(take_rows(others, slice(0, 8)) for others in (first.y, first.weight)))
     text = (
-        f"{type(model).__name__} {values.shape} {values.dtype} {source.n_rows} {rows} {model.n_selection} {model._seed}"
+        f"{type(model).__name__} {source.n_rows} {model._block_rows(source)} {model.n_selection} "
+        f"{model._seed.entropy} {model._seed.spawn_key} {source.identity()} {digest.text()}"
     )
-    digest = hashlib.sha256(text.encode())
-    digest.update(np.ascontiguousarray(values).tobytes())
-    for others in (first.y, first.weight):
-        some = take_rows(others, slice(0, 8))
-        digest.update(repr(None if some is None else np.asarray(to_numpy(some)).tolist()).encode())
-    return digest.hexdigest()
+    return hashlib.sha256(text.encode()).hexdigest()

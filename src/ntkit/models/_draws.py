@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import deepcopy
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.base import clone
@@ -13,22 +14,29 @@ from sklearn.pipeline import Pipeline
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import keyed
+from ntkit._state import Declared, Estimator, Field, Flag, Floats, Optional, Text
 from ntkit._validation import check_bool, check_choice, check_int, message
-from ntkit.models._blocks import block_rows, n_rows_of, take_rows
 from ntkit.models._checks import to_library
-from ntkit.models._features import check_features
+from ntkit.models._features import check_features, dense_features, fit_whole, seed_names, seeded
+from ntkit.models._rows import block_rows, n_rows_of, take_rows
 
 PRODUCT_DTYPES = ("bfloat16", "float32", "float64")
 
 
-class Draw(NamedTuple):
+@dataclass
+class Draw(Declared):
     """A fitted map, and the mean of its features over the rows it was fitted on (None: they are not centred)."""
 
     map: Any
     mean: Array | None
 
+    _state: ClassVar[dict[str, Field]] = {
+        "map": Estimator(("transform",)),
+        "mean": Optional(Floats("m", single=True)),
+    }
 
-class Draws:
+
+class Draws(Declared):
     """Draws of the last step of `features` from seeds of their own; the steps before it are fitted once.
 
     Parameters
@@ -62,7 +70,20 @@ class Draws:
         self.before, self.step = _split(features)
         check_features(self.step, owner)
         self.seed, self.normalize, self.center = seed, normalize, center
-        self.product_dtype, self.batch_size, self.owner, self.zeros = product_dtype, batch_size, owner, zeros
+        self.product_dtype, self.owner, self.zeros = product_dtype, owner, zeros
+        self.batch_size, self.weight = batch_size, None
+
+    _state: ClassVar[dict[str, Field]] = {
+        "before": Optional(Estimator()),
+        "normalize": Flag(),
+        "center": Flag(),
+        "product_dtype": Optional(Text(PRODUCT_DTYPES)),
+        "owner": Text(),
+        "zeros": Flag(),
+    }
+    _transient: ClassVar[tuple[str, ...]] = ("step", "seed", "weight", "batch_size")  # no draws after a pickle
+    batch_size: int | None = None
+    weight: np.ndarray | None
 
     @property
     def settings(self) -> tuple[Any, ...]:
@@ -71,13 +92,19 @@ class Draws:
 
     def check_number(self, n_draws: int) -> None:
         """Raise if there are to be several draws of what is not random."""
-        if n_draws > 1 and not _seeds(self.step):
+        if n_draws > 1 and not seed_names(self.step):
             rule = "1 if the last step of 'features' has no 'random_state'"
             raise ValueError(message(self.owner, "n_draws", rule, n_draws))
 
-    def fit(self, X: Any) -> Any:
-        """Fit the steps before the map and return the rows as they come to it."""
-        return X if self.before is None else self.before.fit_transform(X)
+    def fit(self, X: Any, weight: np.ndarray | None = None) -> Any:
+        """Fit the steps before the map and return the rows as they come to it; `weight` counts for the map too."""
+        self.weight = weight
+        if self.before is None:
+            return X
+        self.before = seeded(self.before, keyed(self.seed, "before"))
+        if weight is None:
+            return self.before.fit_transform(X)
+        return fit_whole(self.before, X, weight, self.owner).transform(X)
 
     def rows(self, X: Any) -> Any:
         """Rows as they come to the map."""
@@ -85,12 +112,8 @@ class Draws:
 
     def draw(self, number: int, rows: Any) -> tuple[Draw, Array]:
         """A draw fitted on some rows, and their features."""
-        feature_map = clone(self.step)
-        seed = keyed(self.seed, "draw", number)
-        feature_map.set_params(
-            **{name: int(keyed(seed, name).generate_state(1)[0]) for name in _seeds(feature_map)}
-        )  # an int, which other libraries' maps take as well
-        feature_map.fit(rows, None)
+        feature_map = seeded(self.step, keyed(self.seed, "draw", number), all_parts=True)
+        fit_whole(feature_map, rows, self.weight, self.owner)
         mean = wide = dtype = None
         for part, Z, original in self._wide_blocks(feature_map, rows):
             xp: Any = _array.namespace(Z)
@@ -114,8 +137,6 @@ class Draws:
     def _wide_blocks(self, feature_map: Any, rows: Any) -> Iterator[tuple[slice, Array, Any]]:
         """Yield places, features in float32 or float64, and the dtype they came in."""
         first = self._transform(feature_map, take_rows(rows, slice(0, 1)))
-        if not first.shape[1]:
-            raise ValueError(message(self.owner, "features", "a transformer with at least one feature", first))
         step = self.batch_size or block_rows(int(first.shape[1]), first.dtype.itemsize, first)
         for start in range(0, n_rows_of(rows), step):
             part = slice(start, min(start + step, n_rows_of(rows)))
@@ -123,19 +144,7 @@ class Draws:
             yield part, self._normalized(Z), Z.dtype
 
     def _transform(self, feature_map: Any, X: Any) -> Array:
-        """Features as a dense matrix of floating-point numbers."""
-        Z = feature_map.transform(X)
-        if _array.is_sparse(Z):
-            Z = Z.toarray()
-        elif not _array.is_array(Z):
-            Z = Z.to_numpy() if hasattr(Z, "to_numpy") else np.asarray(Z)
-        if Z.ndim != 2:
-            raise ValueError(message(self.owner, "features", "a transformer with 2-D results", Z))
-        Z = Z.detach() if _array.is_torch(Z) else Z
-        xp: Any = _array.namespace(Z)
-        if not xp.isdtype(Z.dtype, "real floating"):
-            return xp.astype(Z, xp.float64)
-        return Z.astype(np.float32) if _array.is_numpy(Z) and Z.dtype.itemsize < 4 else Z
+        return dense_features(feature_map, X, self.owner, keep_half=True)
 
     def _normalized(self, Z: Array) -> Array:
         """Rows over their norms, or as they are, in float32 at least; zero stays zero."""
@@ -186,12 +195,6 @@ def _split(features: Any) -> tuple[Pipeline | None, Any]:
 def _apart(feature_map: Any, rows: Any) -> Any:
     """On a GPU a copy of the map: what maps keep on the device would add up over the draws."""
     return deepcopy(feature_map) if _array.is_torch(rows) and rows.device.type == "cuda" else feature_map
-
-
-def _seeds(step: Any) -> list[str]:
-    """Names of the parameters that are seeds, those of maps within maps too."""
-    names = step.get_params(deep=True) if hasattr(step, "get_params") else {}
-    return sorted(name for name in names if name == "random_state" or name.endswith("__random_state"))
 
 
 def _or_one(norms: Array) -> Array:

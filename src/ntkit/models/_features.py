@@ -11,29 +11,44 @@ from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
+from sklearn.utils.validation import has_fit_parameter
 
 from ntkit import _array
+from ntkit._array import Array
+from ntkit._random import keyed
 from ntkit._validation import message
 from ntkit.features.base import FeatureMap
 from ntkit.features.flips import FlipAveraged
-from ntkit.models._blocks import ArraySource, Source, take_rows
+from ntkit.models._checks import check_weight
+from ntkit.models._rows import ArraySource, Source, n_features_of, n_rows_of, take_rows
 
 _ROWS = 16384  # per block
 
 
-def default_features(random_state: Any, X: Any, owner: str) -> Any:
-    """Columns with their tails drawn in, then features of the NTK of depth 1 with a bias; an error if X has images."""
+def default_features(X: Any, owner: str) -> Any:
+    """Scaled columns with their tails drawn in, then features of the NTK of depth 1 with a bias; not for images."""
     from ntkit.features import NTKFeatures
     from ntkit.preprocessing import ArcsinhScaler
 
     if len(getattr(X, "shape", ())) == 4:
         raise ValueError(message(owner, "features", "a map of images, such as CNTKSketch(), if X has images", None))
-    return Pipeline(
-        [
-            ("scale", ArcsinhScaler()),
-            ("features", NTKFeatures(depth=1, n_components=2048, bias="auto", random_state=random_state)),
-        ]
-    )
+    features = NTKFeatures(depth=1, n_components=2048, bias="auto")
+    return Pipeline([("scale", ArcsinhScaler()), ("features", features)])
+
+
+def seed_names(features: Any) -> list[str]:
+    """Names of the parameters that are seeds, of parts within parts too."""
+    names = features.get_params(deep=True) if hasattr(features, "get_params") else {}
+    return sorted(name for name in names if name == "random_state" or name.endswith("__random_state"))
+
+
+def seeded(features: Any, seed: np.random.SeedSequence, *, all_parts: bool = False) -> Any:
+    """A clone whose parts without a seed (with `all_parts` all parts) get ones of their own, derived from `seed`."""
+    features = clone(features)
+    names = [name for name in seed_names(features) if all_parts or features.get_params()[name] is None]
+    if names:  # ints, which other libraries' maps take as well
+        features.set_params(**{name: int(keyed(seed, name).generate_state(1)[0]) for name in names})
+    return features
 
 
 def check_features(features: Any, owner: str) -> None:
@@ -43,39 +58,60 @@ def check_features(features: Any, owner: str) -> None:
         raise TypeError(message(owner, "features", rule, features))
 
 
-def fit_features(features: Any, source: Source) -> Any:
-    """Return a fitted clone of a transformer.
+def fit_features(features: Any, source: Source, seed: np.random.SeedSequence, owner: str) -> Any:
+    """Return a fitted clone of a transformer; parts without a seed get one from `seed`. None: the default features.
 
     Rows in memory are given to it whole. Otherwise steps with a ``partial_fit`` (``StandardScaler``) read all
     blocks, one pass each, if the blocks can be read more than once; all others are fitted on the first
     block, which is enough for maps that do not look at the data.
     """
-    features = clone(features)
+    features = default_features(getattr(source, "X", None), owner) if features is None else features
+    features = seeded(features, keyed(seed, "features"))
     if isinstance(source, ArraySource) and not _is_on_disk(source.X):
-        return _fit_whole(features, source.X)
+        return fit_whole(features, source.X, source.weight, owner)
     done: list[Any] = []
     for step in _steps(features):
-        _fit_step(step, source, _transformer(done))
+        _fit_step(step, source, _transformer(done), owner)
         done.append(step)
     return features
 
 
-def _fit_whole(features: Any, X: Any) -> Any:
-    """Fit a transformer on all rows.
+def fit_whole(features: Any, X: Any, weight: Any, owner: str) -> Any:
+    """Fit a transformer on all rows; steps that take weights get them, and others no rows of weight 0.
 
     Images may be many times as large after the steps of a pipeline (patches): a map of images at its end, which does
     not look at them, gets one, so that they are not all held.
     """
-    steps = features.steps if isinstance(features, Pipeline) and features.memory is None else []
-    if len(X.shape) != 4 or len(steps) < 2 or not hasattr(_map_of(steps[-1][1]), "image_shape"):
+    X, weight = counted(X, weight, owner)
+    steps = list(_steps(features))
+    if isinstance(features, Pipeline) and features.memory is not None:
         return features.fit(X, None)
-    before = features[:-1].fit(X, None)
-    steps[-1][1].fit(before.transform(take_rows(X, slice(0, 1))))
+    for number, step in enumerate(steps):
+        fit_weighted(step, X, weight)
+        if number + 1 < len(steps):
+            of_one = number + 2 == len(steps) and len(X.shape) == 4 and hasattr(_map_of(steps[-1]), "image_shape")
+            X = step.transform(take_rows(X, slice(0, 1)) if of_one else X)
     return features
 
 
+def counted(X: Any, weight: Any, owner: str) -> tuple[Any, np.ndarray | None]:
+    """The rows whose weights are not 0, and these; all rows if there are no others, and None for no weights."""
+    if weight is None:
+        return X, None
+    weight = check_weight(weight, n_rows_of(X), owner)
+    if weight.all() or not weight.any():
+        return X, weight
+    return take_rows(X, np.flatnonzero(weight)), weight[weight > 0]
+
+
+def fit_weighted(step: Any, X: Any, weight: np.ndarray | None, method: str = "fit") -> None:
+    """Fit a step, with weights if it takes them."""
+    weighted = weight is not None and has_fit_parameter(step, "sample_weight")
+    getattr(step, method)(X, None, **({"sample_weight": weight} if weighted else {}))
+
+
 def _steps(features: Any) -> Iterator[Any]:
-    """Yield the steps of a pipeline, those of pipelines within it too."""
+    """Yield the steps of a pipeline, and of pipelines within it."""
     if isinstance(features, Pipeline):
         for _, step in features.steps:
             yield from _steps(step)
@@ -83,7 +119,7 @@ def _steps(features: Any) -> Iterator[Any]:
         yield features
 
 
-def _fit_step(step: Any, source: Source, before: Callable[[Any], Any]) -> None:
+def _fit_step(step: Any, source: Source, before: Callable[[Any], Any], owner: str) -> None:
     if isinstance(step, FrozenEstimator):
         return
     if hasattr(step, "partial_fit"):
@@ -91,14 +127,18 @@ def _fit_step(step: Any, source: Source, before: Callable[[Any], Any]) -> None:
             return
         if source.repeatable:
             for block in source.blocks(_ROWS):
-                step.partial_fit(before(block.X))
+                X, weight = counted(block.X, block.weight, owner)
+                if weight is None or weight.any():
+                    fit_weighted(step, before(X), weight, "partial_fit")
             return
-    step.fit(before(source.first().X), None)
+    first = source.first()
+    X, weight = counted(first.X, first.weight, owner)
+    fit_weighted(step, before(X), weight)
     if _map_of(step) is not None or not get_tags(step).requires_fit:
         return
     remedy = "Fit it on all rows beforehand and pass it in sklearn.frozen.FrozenEstimator"
     if hasattr(step, "partial_fit"):
-        remedy += ", or pass an iterable that starts anew each time it is iterated over"
+        remedy += ", or pass an iterable that starts again each time it is iterated over"
     warnings.warn(f"{type(step).__name__} was fitted on the first block of rows only. {remedy}.", stacklevel=2)
 
 
@@ -124,3 +164,44 @@ def _is_on_disk(X: Any) -> bool:
             return True
         X = X.base
     return False
+
+
+def dense_features(transformer: Any, X: Any, owner: str, *, keep_half: bool = False) -> Array:
+    """Features as a dense finite matrix of float32 or float64; tensors in host memory as NumPy arrays.
+
+    With `keep_half` tensors of 16 bits stay what they are, and the caller checks that numbers are finite.
+    """
+    Z = transformer.transform(X)
+    if _array.is_sparse(Z):
+        Z = Z.toarray()
+    elif not _array.is_array(Z):
+        Z = Z.to_numpy() if hasattr(Z, "to_numpy") else np.asarray(Z)
+    Z = Z.detach() if _array.is_torch(Z) else Z
+    if Z.ndim != 2 or not Z.shape[1]:
+        rule = "a transformer with 2-D results" if Z.ndim != 2 else "a transformer with at least one feature"
+        raise ValueError(message(owner, "features", rule, Z))
+    view = None if keep_half else _array.host_view(Z)
+    Z = Z if view is None else view
+    xp: Any = _array.namespace(Z)
+    floating = xp.isdtype(Z.dtype, "real floating")
+    if not floating or Z.dtype.itemsize > 8:
+        Z = xp.astype(Z, xp.float64)
+    elif Z.dtype.itemsize < 4 and (not keep_half or _array.is_numpy(Z)):
+        Z = xp.astype(Z, xp.float32)
+    if not keep_half and not _all_finite(Z):
+        raise ValueError(message(owner, "X", "free of NaN and infinity, and its features as well", X))
+    return Z
+
+
+def _all_finite(Z: Array) -> bool:
+    """Whether all numbers are finite; one product tells, but for sums that overflow."""
+    xp: Any = _array.namespace(Z)
+    with np.errstate(over="ignore", invalid="ignore"):
+        sums = xp.matmul(xp.ones(Z.shape[0], dtype=Z.dtype, device=_array.device(Z)), Z)
+    return bool(xp.all(xp.isfinite(sums))) or bool(xp.all(xp.isfinite(Z)))
+
+
+def check_columns(X: Any, expected: int | None, owner: str) -> None:
+    """Raise unless rows have the number of columns of the fit; None: there was none."""
+    if expected is not None and n_features_of(X) != expected:
+        raise ValueError(f"X has {n_features_of(X)} features, but {owner} is expecting {expected} features as input.")

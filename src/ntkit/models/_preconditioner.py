@@ -38,15 +38,12 @@ from ntkit._random import generator
 from ntkit.features.landmarks.choose import take
 from ntkit.models._checks import to_library
 from ntkit.models._kernel_matrix import KernelMatrix
+from ntkit.models._linalg import cholesky_solve, shifted_cholesky, solve_lower
 
 Solve: TypeAlias = Callable[[Array], Array]
 _JITTER = 1e-13  # of the trace: keeps factorizations of matrices that are singular up to rounding
 _N_PROBES = 8
-_MOST_THREADED, _BLOCK = 10000, 2048  # rows of a Cholesky factorization by LAPACK at once, and of its blocks else
 _GATHER_BYTES = 2**24
-INDEFINITE = (
-    "The kernel must be positive semi-definite. Got a matrix with negative eigenvalues that are no rounding errors."
-)
 
 
 @dataclass
@@ -219,87 +216,3 @@ def _mean_outside(matrix: KernelMatrix, Z: Array, gram: Array, seed: np.random.S
         V = V - Z @ cholesky_solve(factor, Z.T @ V)
     squares = xp.sum(V * V, axis=0)
     return max(0.0, float(xp.mean(xp.sum(V * matrix.times(V), axis=0) / squares)))
-
-
-def shifted_cholesky(A: Array, shift: float) -> Array:
-    """Lower factor of A + `shift` I, of ten times the shift where rounding has made that indefinite, and so on."""
-    xp: Any = _array.namespace(A)
-    eye = xp.eye(int(A.shape[0]), dtype=A.dtype, device=_array.device(A))
-    for power in range(8):
-        try:
-            return cholesky(A + 10.0**power * shift * eye)
-        except np.linalg.LinAlgError:
-            pass
-    raise ValueError(INDEFINITE)
-
-
-def cholesky(A: Array) -> Array:
-    """Lower factor of a symmetric positive definite matrix, which is overwritten."""
-    if _array.is_torch(A):
-        import torch
-
-        lower, failed = torch.linalg.cholesky_ex(A)
-        if int(failed):
-            raise np.linalg.LinAlgError(INDEFINITE)
-        return lower
-    from scipy.linalg import cholesky as factorize
-
-    if len(A) > _MOST_THREADED:
-        return _blocked_cholesky(A, _BLOCK)
-    # The transpose is in Fortran's order: LAPACK then works in place, without a copy.
-    return factorize(A.T, lower=False, overwrite_a=True, check_finite=False).T
-
-
-def _blocked_cholesky(A: np.ndarray, block: int) -> np.ndarray:
-    """The same by products of blocks; only the lower triangle is written.
-
-    OpenBLAS, which NumPy and SciPy come with, crashes in threaded factorizations of 15 000 and more rows.
-    """
-    from scipy.linalg import cholesky as factorize
-    from scipy.linalg import solve_triangular
-
-    n = len(A)
-    for start in range(0, n, block):
-        stop = min(start + block, n)
-        corner = factorize(A[start:stop, start:stop], lower=True, check_finite=False)
-        A[start:stop, start:stop] = corner
-        below = A[stop:, start:stop] = solve_triangular(
-            corner, A[stop:, start:stop].T, lower=True, check_finite=False
-        ).T
-        for i in range(stop, n, block):
-            j = min(i + block, n)
-            A[i:, i:j] -= below[i - stop :] @ below[i - stop : j - stop].T
-    return A
-
-
-def cholesky_solve(factor: Array, B: Array) -> Array:
-    """(L Lᵀ)⁻¹ B."""
-    if _array.is_torch(factor):
-        import torch
-
-        return torch.cholesky_solve(B, factor)
-    from scipy.linalg import cho_solve
-
-    return cho_solve((factor.T, False), B, check_finite=False)
-
-
-def solve_lower(factor: Array, B: Array, *, transposed: bool = False) -> Array:
-    """L⁻¹ B, or L⁻ᵀ B."""
-    if _array.is_torch(factor):
-        import torch
-
-        return torch.linalg.solve_triangular(factor.T if transposed else factor, B, upper=transposed)
-    from scipy.linalg import solve_triangular
-
-    return solve_triangular(factor.T, B, trans="N" if transposed else "T", lower=False, check_finite=False)
-
-
-def eigendecomposition(A: Array) -> tuple[Array, Array]:
-    """Eigenvalues in increasing order and eigenvectors of a symmetric matrix, which is overwritten."""
-    if _array.is_torch(A):
-        import torch
-
-        return torch.linalg.eigh(A)
-    from scipy.linalg import eigh
-
-    return eigh(A.T, overwrite_a=True, check_finite=False, driver="evd")

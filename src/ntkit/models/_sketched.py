@@ -12,7 +12,7 @@ from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._random import keyed
 from ntkit.models._checks import to_library
-from ntkit.models._preconditioner import cholesky_solve, shifted_cholesky, solve_lower
+from ntkit.models._linalg import cholesky_solve, shifted_cholesky, solve_lower
 from ntkit.sketches import SRHT, fwht
 
 _FEWEST = 64  # rows of the first sketch

@@ -15,33 +15,75 @@ A float32 product over b rows has relative errors of some √b · 6·10⁻⁸ at
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._precision import exact_products
+from ntkit._state import Declared, Field, Floats, Integer, Optional, Part, Real
+from ntkit.models._checks import n_units, to_library
 
 FLUSH = 16384  # rows whose products are added up in float32 before float64 takes them over
 _FAST_DOUBLE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))  # compute capabilities that are fast at float64
 _SUMS = ("gram", "cross", "z_mean", "y_mean", "y_square")
+_LEAST_SQUARES, _MOST_SQUARES = 1e-20, 1e36  # sums of squares of a block that float32 can hold, with digits to spare
 _CORRECTIONS = 64  # rank-one terms that wait for each other
 _SMALL = 1024  # blocks with fewer rows wait for others: each product passes over all of G
 
 
 @dataclass
-class Sample:
+class Rows(Declared):
+    """Features (n, m), targets (n, k) and weights (n,) of rows, and the keys that samples of them go by."""
+
+    Z: Array
+    Y: Array
+    weight: Array
+    keys: np.ndarray
+
+    _state: ClassVar[dict[str, Field]] = {
+        "Z": Floats("n", "m", single=True),
+        "Y": Floats("n", "k"),
+        "weight": Floats("n", minimum=0.0),
+        "keys": Floats("n", finite=False),
+    }
+
+    def joined(self, *others: Rows) -> Rows:
+        """These rows, and others after them."""
+        return Rows(*(_concatenate(*parts) for parts in zip(self, *others, strict=True)))
+
+    def __len__(self) -> int:
+        return int(self.Z.shape[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.Z, self.Y, self.weight, self.keys))
+
+
+class Sample(Declared):
     """The `size` rows with the smallest keys: a sample without replacement that does not depend on the blocks."""
 
-    size: int
-    keys: np.ndarray = field(default_factory=lambda: np.empty(0))
-    Z: Array = None
-    Y: Array = None
-    weight: Array = None
+    def __init__(self, size: int):
+        self.size = size
+        self.keys = np.empty(0)
+        self.Z: Array = None
+        self.Y: Array = None
+        self.weight: Array = None
+
+    _state: ClassVar[dict[str, Field]] = {
+        "size": Integer(minimum=0),
+        "keys": Floats("s", finite=False),
+        "Z": Optional(Floats("s", "m", single=True)),
+        "Y": Optional(Floats("s", "k")),
+        "weight": Optional(Floats("s", minimum=0.0)),
+    }
+
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        if len({self.Z is None, self.Y is None, self.weight is None}) > 1 or np.isnan(self.keys).any():
+            raise ValueError("a sample must have keys, features, targets and weights")
 
     def add(self, keys: np.ndarray, Z: Array, Y: Array, weight: Array) -> None:
         """Take in those of some rows that belong to the sample."""
@@ -61,7 +103,7 @@ class Sample:
         self.keys, self.Z, self.Y, self.weight = (_take(a, order) for a in new)
 
 
-class Statistics:
+class Statistics(Declared):
     """Sums over rows, for `n_components` features and `n_targets` targets.
 
     As long as there are no more rows than features, the rows themselves are kept: they take less room, and the dual
@@ -79,47 +121,99 @@ class Statistics:
         self.n_targets = n_targets
         self.sample = Sample(sample_size)
         self.count = 0
+        self.n_used = 0  # rows with a weight above 0
+        self.n_units = 0.0  # of these a row of a weight above 1 counts as often as it says
         self.weight = 0.0
         self.z_mean: Array = None
         self.y_mean: Array = None
         self.gram: Array = None  # G, its lower triangle
         self.cross: Array = None
         self.y_square: Array = None
-        self._pending: list[tuple[Array, Array, Array, np.ndarray]] = []
-        self._n_pending = 0
+        self._pending: list[Rows] = []
+        self._shared = False  # whether other statistics use the same arrays of sums
+        self._n_shared = 0  # first blocks of `_pending` that are
         self._partial: Array = None  # products in single precision that G does not have yet
         self._n_partial = 0
         self._corrections: list[tuple[Array, float]] = []  # rank-one terms that it does not have yet
+
+    _state: ClassVar[dict[str, Field]] = {
+        "n_components": Integer(minimum=1),
+        "n_targets": Integer(minimum=1),
+        "count": Integer(minimum=1),
+        "n_used": Integer(minimum=0),
+        "n_units": Real(minimum=0.0),
+        "weight": Real(minimum=0.0),
+        "sample": Part(Sample),
+        "gram": Optional(Floats("n_components", "n_components")),
+        "cross": Optional(Floats("n_components", "n_targets")),
+        "z_mean": Optional(Floats("n_components")),
+        "y_mean": Optional(Floats("n_targets")),
+        "y_square": Optional(Floats("n_targets")),
+        "kept": Optional(Part(Rows)),
+        "corrections": Optional(Floats("c", "n_components")),
+        "factors": Optional(Floats("c")),
+    }
+    _remade: ClassVar[tuple[str, ...]] = (
+        "_pending", "_shared", "_n_shared", "_partial", "_n_partial", "_corrections",
+    )  # fmt: skip
+
+    @property
+    def _n_pending(self) -> int:
+        return sum(map(len, self._pending))
+
+    def fork(self) -> Statistics:
+        """Statistics that go on from here, and leave these as they are; arrays are copied before they change."""
+        other = Statistics.__new__(Statistics)
+        other.__dict__.update(self.__dict__)  # copy() would finish these
+        other.sample = copy(self.sample)
+        for one in (self, other):
+            one._shared, one._n_shared = True, len(self._pending)
+        other._pending, other._corrections = list(self._pending), list(self._corrections)
+        return other
+
+    def _own(self, like: Array) -> None:
+        """Make the sums this object's own, in the library and on the device of `like`."""
+        here = self.gram if _array.is_torch(like) == _array.is_torch(self.gram) else None
+        if self._shared or here is None or _array.device(here) != _array.device(like):
+            for name in (*_SUMS, "_partial"):
+                value = getattr(self, name)
+                if value is not None:
+                    setattr(self, name, _array.namespace(like).asarray(to_library(value, like), copy=True))
+            self._corrections = [(to_library(vector, like), factor) for vector, factor in self._corrections]
+            sample = self.sample = copy(self.sample)
+            if sample.Z is not None:
+                sample.Z, sample.Y, sample.weight = (to_library(v, like) for v in (sample.Z, sample.Y, sample.weight))
+            self._shared = False
 
     def add(self, Z: Array, Y: Array, weight: Array, keys: np.ndarray) -> None:
         """Add rows: features (n, m), which may be overwritten, targets (n, k), weights (n,), float64 both, and keys."""
         if not Z.shape[0]:
             return
         self.count += int(Z.shape[0])
-        self._pending.append((Z, Y, weight, keys))
-        self._n_pending += int(Z.shape[0])
+        self.n_used += int(np.isfinite(keys).sum())
+        self.n_units += n_units(_array.to_numpy(weight))
+        self._pending.append(Rows(Z, Y, weight, keys))
         if self._n_pending >= _SMALL and (self.gram is not None or self._n_pending > self.n_components):
             self._multiply()
 
     def merge(self, other: Statistics) -> None:
         """Add the sums of other rows."""
-        other = copy(other.finish())
-        other.sample = copy(other.sample)
+        other = other.finish().fork()
         n_targets = max(self.n_targets, other.n_targets)
         self.place_targets(range(self.n_targets), n_targets)
         other.place_targets(range(other.n_targets), n_targets)
         rows = other._pending
         if other.gram is not None and self.gram is None:
-            other.gram, other.cross, other.y_square = other.gram + 0.0, other.cross + 0.0, other.y_square + 0.0
-            other._pending, other._corrections = [], []
+            other._pending, other._corrections, other._shared, other._n_shared = [], [], True, 0
             rows, self.__dict__ = self._pending, other.__dict__
         elif other.gram is not None:
             self._merge_sums(other)
-        for Z, *others in rows:
-            self.add(Z + 0.0, *others)
+        for block in rows:
+            self.add(block.Z + 0.0, block.Y, block.weight, block.keys)
 
     def _merge_sums(self, other: Statistics) -> None:
         self.finish()
+        self._own(other.gram)
         total = self.weight + other.weight
         delta, y_delta = other.z_mean - self.z_mean, other.y_mean - self.y_mean
         factor = self.weight * other.weight / total if total else 0.0
@@ -128,21 +222,22 @@ class Statistics:
         self.cross += other.cross + factor * _outer(delta, y_delta)
         self.y_square += other.y_square + factor * y_delta**2
         self._move_means(other.z_mean, other.y_mean, other.weight)
-        self.count += other.count
+        self.count, self.n_used = self.count + other.count, self.n_used + other.n_used
+        self.n_units += other.n_units
         sample = other.sample
         if sample.Z is not None:
             self.sample.add(sample.keys, sample.Z, sample.Y, sample.weight)
 
     def total_weight(self) -> float:
         """Sum of the weights of all rows."""
-        return self.weight + sum(float(block[2].sum()) for block in self._pending)
+        return self.weight + sum(float(block.weight.sum()) for block in self._pending)
 
     def place_targets(self, columns: Sequence[int], n_targets: int) -> None:
         """Move the targets to certain columns of more; the others are zero for all rows so far."""
         if n_targets == self.n_targets and list(columns) == list(range(n_targets)):
             return
         self.n_targets = n_targets
-        self._pending = [(Z, _place(Y, columns, n_targets), w, keys) for Z, Y, w, keys in self._pending]
+        self._pending = [replace(rows, Y=_place(rows.Y, columns, n_targets)) for rows in self._pending]
         if self.sample.Z is not None:
             self.sample.Y = _place(self.sample.Y, columns, n_targets)
         if self.gram is not None:
@@ -152,90 +247,85 @@ class Statistics:
 
     def finish(self) -> Self:
         """Bring everything into the sums, unless the rows are kept."""
-        if self._n_pending and (self.gram is not None or self._n_pending > self.n_components):
+        if self._pending and (self.gram is not None or self._n_pending > self.n_components):
             self._multiply()
         self._flush()
         self._correct()
         return self
 
-    def rows(self) -> tuple[Array, Array, Array, np.ndarray] | None:
-        """All features, targets, weights and keys if the rows are kept, else None."""
+    def finished(self) -> Statistics:
+        """These statistics, finished; others where that would change these, so that an interrupt leaves them whole."""
+        waiting = self._corrections or self._n_partial or (self._pending and self.gram is not None)
+        return self.fork().finish() if waiting or self._n_pending > self.n_components else self
+
+    def rows(self) -> Rows | None:
+        """All rows if they are kept, else None."""
         if self.gram is not None or not self._pending:
             return None
         if len(self._pending) > 1:
-            Z, Y, weight, keys = (_concatenate(*parts) for parts in zip(*self._pending, strict=True))
-            self._pending = [(Z, Y, weight, keys)]
+            self._pending = [self._pending[0].joined(*self._pending[1:])]
+            self._n_shared = 0
         return self._pending[0]
 
     @property
     def settled(self) -> bool:
-        """Whether all rows are in the sums, or in rank-one terms to them."""
+        """Whether all rows are in the sums, but for rank-one terms."""
         return self.gram is not None and not self._pending and self._n_partial == 0
 
-    def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-        """Arrays and numbers from which :meth:`restore` makes these statistics again.
+    def __getstate__(self) -> dict[str, Any]:
+        done = self.finished()  # these stay as they are
+        return super(Statistics, done).__getstate__() | {"_partial": None, "_shared": False, "_n_shared": 0}
 
-        To be called on statistics that are settled or finished.
-        """
-        rows = self.rows()
-        arrays: dict[str, Any] = {"sample_keys": self.sample.keys}
-        if rows is not None:
-            arrays |= dict(zip(("Z", "Y", "weight", "keys"), rows, strict=True))
-        elif self.gram is not None:
-            arrays |= {name: getattr(self, name) for name in _SUMS}
-        if self._corrections:
-            arrays["corrections"] = np.stack([_to_host(vector) for vector, _ in self._corrections])
-        if self.sample.Z is not None:
-            arrays |= {f"sample_{name}": getattr(self.sample, name) for name in ("Z", "Y", "weight")}
-        numbers = {
-            "n_components": self.n_components,
-            "n_targets": self.n_targets,
-            "sample_size": self.sample.size,
-            "count": self.count,
-            "weight": self.weight,
-            "corrections": [factor for _, factor in self._corrections],
-            "device": str(_array.device(arrays["Z"] if rows else self.gram)) if len(arrays) > 1 else "cpu",
-        }
-        return {name: _to_host(array) for name, array in arrays.items()}, numbers
+    def _file_state(self) -> dict[str, Any]:
+        done = self if self.settled else self.finished()
+        state = super(Statistics, done)._file_state() | {"kept": done.rows()}
+        if done._corrections:
+            state["corrections"] = np.stack([_array.to_numpy(vector) for vector, _ in done._corrections])
+            state["factors"] = np.array([factor for _, factor in done._corrections])
+        return state
 
-    @classmethod
-    def restore(cls, arrays: dict[str, np.ndarray], numbers: dict[str, Any]) -> Statistics:
-        """Statistics with a certain state."""
-        new = cls(numbers["n_components"], numbers["n_targets"], numbers["sample_size"])
-        values: dict[str, Any] = {name: _to_device(array, numbers["device"]) for name, array in arrays.items()}
-        new.count, new.weight = numbers["count"], numbers["weight"]
-        new.sample.keys = arrays["sample_keys"]
-        if "gram" in values:
-            for name in _SUMS:
-                setattr(new, name, values[name])
-        new._corrections = list(zip(values.get("corrections", ()), numbers["corrections"], strict=True))
-        if "sample_Z" in values:
-            new.sample.Z, new.sample.Y, new.sample.weight = (values[f"sample_{name}"] for name in ("Z", "Y", "weight"))
-        if "Z" in values:
-            new._pending = [(values["Z"], values["Y"], values["weight"], arrays["keys"])]
-            new._n_pending = len(arrays["Z"])
-        return new
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        found = dict(self.__dict__)
+        kept, vectors, factors = (found.pop(name, None) for name in ("kept", "corrections", "factors"))
+        self.__dict__.clear()
+        self.__init__(found["n_components"], found["n_targets"])  # type: ignore[misc]
+        self.__dict__.update(found)
+        if vectors is not None and factors is not None:
+            self._corrections = list(zip(vectors, factors.tolist(), strict=True))
+        sums = [getattr(self, name) is None for name in _SUMS]
+        if any(sums) != all(sums) or (kept is None) == all(sums):
+            raise ValueError("statistics must have all sums, or rows")
+        widths = {(part.Z.shape[1], part.Y.shape[1]) for part in (kept, self.sample) if part and part.Z is not None}
+        if not widths <= {(self.n_components, self.n_targets)}:
+            raise ValueError(f"rows of statistics must have {self.n_components} features and {self.n_targets} targets")
+        if kept is not None:
+            if len(kept.keys) != self.count:
+                raise ValueError(f"statistics must have {self.count} rows, not {len(kept.keys)}")
+            self._pending = [kept]
 
     def _multiply(self) -> None:
         """Bring the pending rows into the sums."""
-        pending, self._pending, self._n_pending = self._pending, [], 0
+        pending, self._pending = self._pending, []
+        for i in range(self._n_shared):  # products overwrite features
+            pending[i] = replace(pending[i], Z=pending[i].Z + 0.0)
+        self._n_shared = 0
         while pending:
-            Z, Y, weight, keys = pending.pop(0)
-            while pending and Z.shape[0] + pending[0][0].shape[0] <= FLUSH and Z.shape[0] < _SMALL:
-                Z, Y, weight, keys = (
-                    _concatenate(*parts) for parts in zip((Z, Y, weight, keys), pending.pop(0), strict=True)
-                )
+            rows = pending.pop(0)
+            while pending and len(rows) + len(pending[0]) <= FLUSH and len(rows) < _SMALL:
+                rows = rows.joined(pending.pop(0))
+            if self.gram is None:
+                self._begin(rows.Z)
+            self._own(rows.Z)
             if self.sample.size:
-                self.sample.add(keys, Z, Y, weight)
-            self._add_block(Z, Y, weight)
+                self.sample.add(rows.keys, rows.Z, rows.Y, rows.weight)
+            self._add_block(rows.Z, rows.Y, rows.weight)
 
     def _add_block(self, Z: Array, Y: Array, weight: Array) -> None:
         xp: Any = _array.namespace(Z)
-        if self.gram is None:
-            self._begin(Z)
         block_weight = float(xp.sum(weight))
         if block_weight == 0.0:
             return
+        Z = _with_squares(Z)
         # A point near the mean, exact in the precision of Z: the mean so far, or that of some first rows.
         some = slice(0, _SMALL if float(xp.sum(weight[:_SMALL])) else None)
         share = weight[some] / xp.sum(weight[some])
@@ -297,6 +387,7 @@ class Statistics:
     def _flush(self) -> None:
         """Add what waits for it to the Gram matrix."""
         if self._partial is not None and self._n_partial:
+            self._own(self.gram)
             _add_triangle(self.gram, self._partial)
         self._n_partial = 0
         if len(self._corrections) >= _CORRECTIONS:
@@ -305,14 +396,11 @@ class Statistics:
     def _correct(self) -> None:
         """Add the rank-one terms to the Gram matrix."""
         if self._corrections:
+            self._own(self.gram)
             xp: Any = _array.namespace(self.gram)
             vectors = xp.stack([vector for vector, _ in self._corrections], axis=1)
             add_outer(self.gram, vectors, [factor for _, factor in self._corrections])
             self._corrections = []
-
-    def __getstate__(self) -> dict[str, Any]:
-        self.finish()
-        return self.__dict__ | {"_partial": None}
 
 
 def _syrk(Z: np.ndarray, out: np.ndarray) -> None:
@@ -362,6 +450,18 @@ def _add_on_device(total: Any, Z: Any) -> None:
         total += Z.T @ Z
 
 
+def _with_squares(Z: Array) -> Array:
+    """Features in float64 if squares of them could overflow, or vanish, in float32."""
+    xp: Any = _array.namespace(Z)
+    if Z.dtype == xp.float64:
+        return Z
+    flat = Z.reshape(-1)
+    with np.errstate(over="ignore"):
+        squares = float(xp.vecdot(flat, flat))
+    safe = _LEAST_SQUARES < squares < _MOST_SQUARES or (squares == 0 and not bool(xp.any(Z != 0)))
+    return Z if safe else xp.astype(Z, xp.float64)
+
+
 def _outer(a: Array, b: Array) -> Array:
     return a[:, None] * b[None, :]
 
@@ -384,15 +484,3 @@ def _place(Y: Array, columns: Sequence[int], n_columns: int) -> Array:
     out = _array.namespace(Y).zeros((Y.shape[0], n_columns), dtype=Y.dtype, device=_array.device(Y))
     out[:, list(columns)] = Y
     return out
-
-
-def _to_host(values: Array) -> np.ndarray:
-    return values.cpu().numpy() if _array.is_torch(values) else values
-
-
-def _to_device(values: np.ndarray, device: str) -> Array:
-    if device == "cpu":
-        return values
-    import torch
-
-    return torch.as_tensor(values, device=device)

@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
-from ntkit._array import Array, to_numpy
+from ntkit._array import Array
 from ntkit._batching import with_progress
-from ntkit._random import RandomState, seed_sequence
-from ntkit._validation import check_bool, check_choice
-from ntkit.models._blocks import as_rows
-from ntkit.models._calibrate import left_out_log_loss, log_probabilities, temperature
-from ntkit.models._checks import check_labels, check_targets, like_rows, winners
-from ntkit.models._draws import Draws, check_draws
-from ntkit.models._features import check_features
-from ntkit.models._gram import Dual
-from ntkit.models._gram_model import GRAM_DTYPES, Cross, GramModel
+from ntkit._precision import exact_products
+from ntkit._random import RandomState, keyed, row_uniforms, seed_sequence
+from ntkit._state import Field, Integer, Many, Part
+from ntkit._validation import check_bool, check_choice, check_int, message
+from ntkit.kernels.chain import recursion
+from ntkit.models._base import OfFeatures, RidgeClassifier, RidgeRegressor
+from ntkit.models._checks import check_weight, n_units, to_library
+from ntkit.models._draws import Draw, Draws, check_draws
+from ntkit.models._features import check_columns, check_features, default_features
+from ntkit.models._linalg import diagonal, panels, symmetric, zeros
+from ntkit.models._problems import DirectProblem, FromGram, Weights, from_statistics
+from ntkit.models._rows import Digest, as_arrays, as_rows, n_features_of, n_rows_of
+from ntkit.models._statistics import Statistics
+
+_GRAM_DTYPES = ("float32", "float64")
+_SOLVERS = ("auto", "dual", "primal")
+_TERMS = 2048  # that tensor cores add up, in float32 and rounding down; a matrix of more had errors of 1e-5
 
 
 def gram_matrix(
@@ -45,12 +54,12 @@ def gram_matrix(
     features : transformer
         A map, or a Pipeline whose last step is one; the steps before it are fitted and applied once.
     X : array, data frame, sparse matrix or torch tensor with rows or images
-        What the features are fitted and centred on.
+        Rows that the features are fitted and centred on.
     Y : the same, optional
         Other rows; None: X.
     n_draws : int, default=1
     normalize, center, gram_dtype, product_dtype, batch_size, progress, random_state
-        As for :class:`GramRidge`, with draws equal to its draws for equal seeds.
+        As for :class:`GramRidge` (there `center` is ``fit_intercept``); equal seeds give equal draws.
 
     Returns
     -------
@@ -71,7 +80,7 @@ def gram_matrix(
     name = "gram_matrix"
     check_features(features, name)
     check_draws(n_draws, normalize, center, product_dtype, batch_size, progress, name)
-    check_choice(gram_dtype, "gram_dtype", name, GRAM_DTYPES)
+    check_choice(gram_dtype, "gram_dtype", name, _GRAM_DTYPES)
     draws = Draws(
         features, seed_sequence(random_state, owner=name), normalize=normalize, center=center,
         product_dtype=product_dtype, batch_size=batch_size, owner=name,
@@ -79,21 +88,520 @@ def gram_matrix(
     draws.check_number(n_draws)
     rows = draws.fit(as_rows(X, "X", name))
     others = None if Y is None else draws.rows(as_rows(Y, "Y", name))
-    problem, cross = Dual(gram_dtype), Cross(gram_dtype)
+    gram, cross = Gram(gram_dtype), Cross(gram_dtype)
     for number in with_progress(range(n_draws), name if progress else None):
         draw, Z = draws.draw(number, rows)
         if others is None:
-            problem.add(Z)
+            gram.add(Z)
         else:
             cross.add(draws, draw, others, Z)
         del Z  # before the next draw takes its room
     if others is not None:
         return cross.total.T / n_draws
-    problem.finish()
-    return problem.kernel()
+    gram.finish()
+    return gram.kernel()
 
 
-class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
+class Gram:
+    """ZZᵀ, n × n, added up draw by draw in `dtype`."""
+
+    def __init__(self, dtype: str):
+        self.dtype, self.n_draws, self.complete = dtype, 0, False
+        self.total: Array = None
+
+    def add(self, Z: Array) -> None:
+        """Add the features of a draw; until :meth:`finish` only the lower triangle is valid."""
+        n, self.complete = int(Z.shape[0]), False
+        if self.total is None:
+            self.total = zeros((n, n), self.dtype, Z)
+        Z = _to_multiply(Z)
+        for rows in panels(n):
+            add_product(self.total[rows, : rows.stop], Z[rows], Z[: rows.stop])
+        self.n_draws += 1
+
+    def finish(self) -> None:
+        """Copy the lower triangle to the upper one."""
+        for rows in panels(len(self.total)):
+            self.total[: rows.start, rows] = self.total[rows, : rows.start].T
+            self.total[rows, rows] = symmetric(self.total[rows, rows])
+        self.complete = True
+
+    def kernel(self) -> Array:
+        """The mean over draws."""
+        return self.total / self.n_draws
+
+    def with_layers(self, n_layers: int) -> Gram:
+        """The kernel with ReLU layers on top, as of one draw."""
+        top = Gram("float64")
+        top.total, top.n_draws, top.complete = zeros(self.total.shape, "float64", self.total), 1, True
+        squares = self.squares()
+        xp: Any = _array.namespace(squares)
+        for rows in panels(len(self.total)):
+            K = xp.astype(self.total[rows], xp.float64) / self.n_draws
+            top.total[rows] = with_relu_layers(K, squares[rows], squares, n_layers)
+        return top
+
+    def squares(self) -> Array:
+        """Diagonal of the kernel."""
+        xp: Any = _array.namespace(self.total)
+        return xp.astype(diagonal(self.total), xp.float64) / self.n_draws
+
+
+class Held:
+    """The features of all draws, side by side: fewer numbers than ZZᵀ where rows outnumber features."""
+
+    def __init__(self) -> None:
+        self.draws: list[Array] = []
+        self.complete = False
+
+    @property
+    def n_draws(self) -> int:
+        """Number of draws."""
+        return len(self.draws)
+
+    def add(self, Z: Array) -> None:
+        """Add the features of a draw."""
+        self.draws.append(Z)
+        self.complete = False
+
+    def finish(self) -> None:
+        """Note that all draws are there."""
+        self.complete = True
+
+    def kernel(self) -> Array:
+        """The mean over draws of ZZᵀ."""
+        return self.as_gram("float64").kernel()
+
+    def as_gram(self, dtype: str) -> Gram:
+        """Their Gram matrix."""
+        gram = Gram(dtype)
+        for Z in self.draws:
+            gram.add(Z)
+        gram.finish()
+        return gram
+
+    def statistics(self, Y: np.ndarray, weight: np.ndarray, keys: np.ndarray, n_selection: int) -> Statistics:
+        """Sums over the rows of all features, divided by √n_draws."""
+        xp: Any = _array.namespace(*self.draws)
+        m = sum(int(Z.shape[1]) for Z in self.draws)
+        sums = Statistics(m, Y.shape[1], n_selection)
+        for rows in panels(len(Y), m):
+            Z = xp.concat([_to_float(Z[rows]) for Z in self.draws], axis=1) / self.n_draws**0.5
+            sums.add(Z, to_library(Y[rows], Z), to_library(weight[rows], Z), keys[rows])
+        return sums
+
+
+class Cross:
+    """Σ_d Z_d(X_new) Z_d(X)ᵀ."""
+
+    def __init__(self, dtype: str):
+        self.dtype = dtype
+        self.total: Array = None
+        self.squares: Array = None
+
+    def add(self, draws: Draws, draw: Draw, new: Any, Z: Array) -> None:
+        """Add a draw, Z being its features of the rows of the fit."""
+        xp: Any = _array.namespace(Z)
+        if self.total is None:
+            self.total = zeros((n_rows_of(new), Z.shape[0]), self.dtype, Z)
+            self.squares = zeros((n_rows_of(new),), "float64", Z)
+        for part, block in draws.blocks(draw, new):
+            block = to_library(block, Z)
+            self.squares[part] += xp.sum(xp.astype(block, xp.float64) ** 2, axis=1)
+            add_product(self.total[part], xp.astype(block, Z.dtype, copy=False), Z)
+
+    def scores(self, weights: Weights, gram: Gram, n_layers: int) -> Array:
+        """Predictions from weights of the rows of the fit, with ReLU layers on top."""
+        xp: Any = _array.namespace(self.total)
+        columns, parts = gram.squares(), []
+        for rows in panels(len(self.total), self.total.shape[1]):
+            K = xp.astype(self.total[rows], xp.float64) / gram.n_draws
+            if n_layers:
+                K = with_relu_layers(K, self.squares[rows] / gram.n_draws, columns, n_layers)
+            parts.append(xp.matmul(K, weights.coef) + weights.intercept)
+        return xp.concat(parts)
+
+
+class GramModel(OfFeatures):
+    """Draws are added up, α is chosen, weights are made; see :class:`GramRidge`."""
+
+    n_draws_: int
+    _draws: Draws
+    _drawn: list[Draw]  # what predictions need; empty without weights
+    _sums: Gram | Held | None = None
+    _cross: Cross | None = None
+    _digests: tuple[str, str] | None = None
+
+    _old_positions: ClassVar[int] = 2
+    _old_names: ClassVar[dict[str, Any]] = {
+        "center": "fit_intercept",
+        "validation_fraction": ("selection", lambda fraction: "loo" if fraction is None else "holdout"),
+    }
+    _state: ClassVar[dict[str, Field]] = {
+        "n_draws_": Integer(minimum=1),
+        "_draws": Part(Draws),
+        "_drawn": Many(Part(Draw)),
+    }
+    _transient: ClassVar[tuple[str, ...]] = ("_sums", "_cross", "_digests")
+
+    def __init__(
+        self,
+        features: Any = None,
+        *,
+        n_draws: int = 1,
+        alphas: Any = None,
+        normalize: bool = True,
+        fit_intercept: bool = True,
+        selection: str = "loo",
+        n_selection: int = 1000,
+        hidden_layers: int = 0,
+        solver: str = "auto",
+        gram_dtype: str = "float64",
+        product_dtype: str | None = None,
+        keep_coef: bool = True,
+        keep_gram: bool = False,
+        warm_start: bool = False,
+        batch_size: int | None = None,
+        progress: bool = False,
+        random_state: RandomState = None,
+    ):
+        self.features = features
+        self.n_draws = n_draws
+        self.alphas = alphas
+        self.normalize = normalize
+        self.fit_intercept = fit_intercept
+        self.selection = selection
+        self.n_selection = n_selection
+        self.hidden_layers = hidden_layers
+        self.solver = solver
+        self.gram_dtype = gram_dtype
+        self.product_dtype = product_dtype
+        self.keep_coef = keep_coef
+        self.keep_gram = keep_gram
+        self.warm_start = warm_start
+        self.batch_size = batch_size
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Add up the Gram matrix over all draws, solve, and turn the solution into weights in a second pass.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor with rows or images
+            Given to the features as it is; what follows happens in the library and on the device of the features.
+        y : array of shape (n_samples,), or (n_samples, n_targets) for regression
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        self._check_parameters()
+        if self.hidden_layers:
+            rule, remedy = "0 for fit: with layers on top there are no weights of features", "Call transduce."
+            raise ValueError(message(type(self).__name__, "hidden_layers", rule, self.hidden_layers, remedy))
+        with self._all_or_nothing():
+            rows, sums, _ = self._learn(X, y, sample_weight)
+            self._make_weights(rows, sums)
+        return self
+
+    def transduce(self, X: Any, y: Any, X_new: Any, sample_weight: Any = None) -> Array:
+        """Fit, and predict new rows, in one pass over the draws.
+
+        Products of new rows with the training rows are added up along with products of the training rows, so that no
+        second pass is needed. Afterwards the model has no weights to predict other rows with (unless it was solved in
+        the primal). With `warm_start` another call with more draws, and equal `X` and `X_new`, adds only what is
+        missing.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor with rows or images
+        y : array of shape (n_samples,), or (n_samples, n_targets) for regression
+        X_new : as X
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        array of shape (n_new,) or (n_new, n_targets)
+            As :meth:`predict` gives it.
+        """
+        scores = self._scores_of_new(X, y, X_new, sample_weight)
+        return self._targets.decode(scores, X_new)
+
+    def fit_predict(self, X: Any, y: Any, X_new: Any = None, **options: Any) -> Any:
+        """Old name of :meth:`transduce`; it will go in version 0.3.
+
+        Parameters
+        ----------
+        X, y, X_new
+            As for :meth:`transduce`; without `X_new` predictions are for X.
+        **options
+            Further arguments of :meth:`transduce`.
+
+        Returns
+        -------
+        As :meth:`transduce`.
+        """
+        text = "fit_predict is now transduce(X, y, X_new); the old name will go in version 0.3."
+        warnings.warn(text, FutureWarning, stacklevel=2)
+        return self.transduce(X, y, X if X_new is None else X_new, **options)
+
+    def _scores_of_new(self, X: Any, y: Any, X_new: Any, sample_weight: Any) -> Array:
+        with self._all_or_nothing():
+            if _array.is_dask(X_new):
+                raise TypeError(message(f"{type(self).__name__}.transduce", "X_new", "rows in memory", X_new))
+            rows, sums, cross = self._learn(X, y, sample_weight, X_new)
+            if isinstance(sums, Held):
+                self._make_weights(rows, sums, keep=True)
+                scores = self._scores(X_new)
+                if not self.keep_coef:
+                    self._forget_weights()
+            else:
+                assert cross is not None
+                scores = cross.scores(self._solution, sums, self.hidden_layers)
+                self._forget_weights()
+        return scores
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, X_new: Any = None) -> tuple[Any, Gram | Held, Cross | None]:
+        """The rows as they come to the map, the sums of all draws, and the products with new rows."""
+        name = type(self).__name__
+        self._check_parameters()
+        if y is None:
+            raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+        if _array.is_dask(X):
+            remedy = "FeatureRidge and FeatureRidgeClassifier take Dask collections."
+            raise TypeError(message(name, "X", "rows in memory", X, remedy))
+        source = as_arrays(X, y, None, name)
+        if not source.n_rows:
+            raise ValueError(message(name, "X", "non-empty", X, "Found array with 0 sample(s)."))
+        weight = check_weight(sample_weight, source.n_rows, name)
+        if not weight.any():
+            raise ValueError(f"sample_weight of {name} must not be zero for all rows.")
+        self._targets = self._codec()
+        Y = self._targets.encode(source.y, name)
+        self._targets.ready(name)
+        digests = (_digest(source.X, weight), _digest(X_new)) if self.warm_start else None
+        sums, cross = self._sums, None if X_new is None else self._cross
+        goes_on = self.warm_start and sums is not None and sums.complete and self._digests is not None
+        if goes_on and X_new is not None:
+            goes_on = cross is not None and self._digests[1] == digests[1]  # type: ignore[index]
+        if goes_on and self.hidden_layers:
+            goes_on = not self._draws.zeros  # or nobody has looked for features that are all zero
+        if goes_on:
+            rows, sums = self._go_on(source.X, sums, digests)
+        else:
+            rows, sums, cross = self._begin(source.X, None if sample_weight is None else weight), None, None
+        if X_new is not None:
+            cross = cross or Cross(self.gram_dtype)
+        sums = self._add_draws(sums, cross, rows, None if X_new is None else self._rows(X_new))
+        self.n_draws_, self._centred = sums.n_draws, self.fit_intercept
+        self._solve_sums(sums, Y - self._targets.shift, weight)
+        self._sums = sums if self.warm_start or self.keep_gram else None
+        self._cross = cross if self.warm_start and isinstance(sums, Gram) else None
+        self._digests = digests
+        return rows, sums, cross
+
+    def _begin(self, X: Any, weight: np.ndarray | None) -> Any:
+        """Fit the steps before the map, and return the rows as they come to it."""
+        name = type(self).__name__
+        self._seed = seed_sequence(self.random_state, owner=name)
+        self._draws = Draws(
+            default_features(X, name) if self.features is None else self.features, self._seed,
+            normalize=self.normalize, center=self.fit_intercept, product_dtype=self.product_dtype,
+            batch_size=self.batch_size, owner=name, zeros=not self.hidden_layers,
+        )  # fmt: skip
+        self._draws.check_number(self.n_draws)
+        rows = self._draws.fit(X, weight)
+        self._drawn = []
+        self.n_features_in_ = n_features_of(X)
+        return rows
+
+    def _go_on(self, X: Any, sums: Any, digests: Any) -> tuple[Any, Gram | Held]:
+        """Check that there are draws of these rows, and no more of them than are wanted."""
+        name, remedy = type(self).__name__, "Set warm_start=False to begin again."
+        if self._digests is None or digests[0] != self._digests[0]:
+            rule = "the rows of the fit before, of equal weights, with warm_start"
+            raise ValueError(message(name, "X", rule, X, remedy))
+        if self.n_draws < sums.n_draws:
+            rule = f"an int ≥ {sums.n_draws}, the number of draws so far, with warm_start"
+            raise ValueError(message(name, "n_draws", rule, self.n_draws, remedy))
+        changed = (self.normalize, self.fit_intercept, self.product_dtype) != self._draws.settings
+        if changed or (isinstance(sums, Gram) and (self.solver == "primal" or self.gram_dtype != sums.dtype)):
+            raise ValueError(
+                f"With warm_start, normalize, fit_intercept, product_dtype, gram_dtype and a dual solver of {name} "
+                f"must stay as they are. {remedy}"
+            )
+        self._draws.check_number(self.n_draws)
+        self._draws.batch_size, self._drawn = self.batch_size, list(self._drawn)
+        self._draws.zeros = not self.hidden_layers
+        if isinstance(sums, Held) and self._is_dual(sums.draws[0]):
+            return self._draws.rows(X), sums.as_gram(self.gram_dtype)
+        return self._draws.rows(X), sums
+
+    def _is_dual(self, Z: Array) -> bool:
+        """Whether to solve for weights of rows, Z being the features of a draw."""
+        more = self.n_draws * Z.shape[1] > Z.shape[0]
+        return self.solver == "dual" or self.hidden_layers > 0 or (self.solver == "auto" and more)
+
+    def _add_draws(self, sums: Any, cross: Cross | None, rows: Any, new: Any) -> Gram | Held:
+        """Add the draws that are missing, to the products with new rows too."""
+        start = 0 if sums is None else sums.n_draws
+        keeps = len(self._drawn) == start
+        if sums is not None:
+            sums.complete = False  # an interrupt leaves what no later call goes on with
+        for index in with_progress(range(start, self.n_draws), type(self).__name__ if self.progress else None):
+            draw, Z = self._draws.draw(index, rows)
+            if sums is None:
+                sums = Gram(self.gram_dtype) if self._is_dual(Z) else Held()
+                self._take_names(draw.map if self._draws.before is None else self._draws.before)
+            if cross is not None and isinstance(sums, Gram):
+                cross.add(self._draws, draw, new, Z)
+            elif keeps and (self.keep_coef or new is not None):
+                self._drawn.append(draw)
+            sums.add(Z)
+            del Z  # before the next draw takes its room
+        sums.finish()
+        return sums
+
+    def _solve_sums(self, sums: Gram | Held, Y: np.ndarray, weight: np.ndarray) -> None:
+        """Choose α and solve; of a Gram matrix for the weights of rows."""
+        keys = row_uniforms(keyed(self._seed, "sample"), 0, len(Y))[:, 0]
+        keys[weight == 0] = np.inf
+        selection = self._leaves_out
+        problem: DirectProblem
+        if isinstance(sums, Held):
+            statistics = sums.statistics(Y, weight, keys, selection.size)
+            problem = from_statistics(
+                statistics, selection, intercept=self.fit_intercept, several=self._several
+            )  # fmt: skip
+        else:
+            top = sums.with_layers(self.hidden_layers) if self.hidden_layers else sums
+            right, rows_weight = (to_library(values, top.total) for values in (Y, weight))
+            problem = FromGram(
+                top.total, right, rows_weight, keys, selection, intercept=self.fit_intercept, divisor=top.n_draws,
+                several=self._several,
+            )  # fmt: skip
+        self._solution = self._choose(problem, weight.sum() / n_units(weight))
+
+    def _make_weights(self, rows: Any, sums: Gram | Held, *, keep: bool = False) -> None:
+        """Turn the solution into weights of the features of all draws."""
+        if not (self.keep_coef or keep):
+            self._forget_weights()
+            return
+        solution = self._solution
+        xp: Any = _array.namespace(solution.coef)
+        for index in range(len(self._drawn), sums.n_draws):  # of a fit that did not keep them
+            self._drawn.append(self._draws.draw(index, rows)[0])
+        if isinstance(sums, Held):
+            solution.coef = solution.coef / sums.n_draws**0.5
+            return
+        coef = []
+        name = f"{type(self).__name__}: weights" if self.progress else None
+        for index in with_progress(range(sums.n_draws), name):
+            parts = [
+                xp.matmul(xp.astype(Z, xp.float64).T, to_library(solution.coef, Z)[part])
+                for part, Z in self._draws.blocks(self._drawn[index], rows)
+            ]
+            coef.append(sum(parts[1:], start=parts[0]) / sums.n_draws)
+        solution.coef = xp.concat(coef)
+
+    def _forget_weights(self) -> None:
+        self._drawn, self._solution.coef = [], self._solution.coef[:0]
+
+    def _check_weights(self) -> None:
+        if not self._drawn:
+            raise ValueError(
+                f"This {type(self).__name__} has no weights to predict with: it was fitted by transduce or with "
+                "keep_coef=False. Call fit with keep_coef=True."
+            )
+
+    def _scores(self, X: Any) -> Array:
+        """Predictions in float64, (n, k), block by block for every draw."""
+        check_is_fitted(self)
+        self._check_weights()
+        rows, solution, start = self._rows(X), self._solution, 0
+        self._draws.batch_size = self.batch_size
+        total: Array = None
+        for draw in self._drawn:
+            for part, Z in self._draws.blocks(draw, rows):
+                xp: Any = _array.namespace(Z)
+                if total is None:
+                    shape = n_rows_of(rows), solution.coef.shape[1]
+                    total = zeros(shape, "float64", Z) + to_library(solution.intercept, Z)
+                coef = to_library(solution.coef, Z)[start : start + Z.shape[1]]
+                total[part] += xp.matmul(xp.astype(Z, xp.float64), coef)
+            start += Z.shape[1]
+        return total
+
+    def _spread(self, X: Any) -> Array:  # noqa: ARG002
+        return self._factorize()  # raises: the draws of the fit are not kept
+
+    def _rows(self, X: Any) -> Any:
+        """Rows that were not fitted on, as they come to the map."""
+        X = as_rows(X, "X", type(self).__name__)
+        check_columns(X, self.n_features_in_, type(self).__name__)
+        return self._draws.rows(X)
+
+    def _read(self, name: str) -> Any:
+        value = super()._read(name)
+        if name == "coef" and not self._drawn:
+            raise AttributeError(f"This {type(self).__name__} has no weights of features: fit it with keep_coef=True.")
+        return value
+
+    @property
+    def preprocessor_(self) -> Any:
+        """The fitted steps before the map."""
+        return self._of_fit("_draws").before
+
+    @property
+    def maps_(self) -> list[Any]:
+        """The fitted maps."""
+        return [draw.map for draw in self._of_fit("_drawn")]
+
+    @property
+    def gram_(self) -> Array:
+        """The kernel matrix of the rows."""
+        sums = self._of_fit("_sums")
+        if not self.keep_gram or not sums.complete:
+            raise AttributeError(f"This {type(self).__name__} has no 'gram_': fit it with keep_gram=True.")
+        return sums.kernel()
+
+    def _of_fit(self, name: str) -> Any:
+        value = vars(self).get(name)
+        if value is None:
+            hint = ": fit it with keep_gram=True" if name == "_sums" else " before fit"
+            raise AttributeError(f"This {type(self).__name__} has no such attribute{hint}.")
+        return value
+
+    def _file_state(self) -> dict[str, Any]:
+        self._check_weights()  # there is nothing to save otherwise
+        return super()._file_state()
+
+    def _check_state(self, limit: int) -> None:
+        super()._check_state(limit)
+        self._check_weights()
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        if self.features is not None:
+            check_features(self.features, name)
+        self._check_common()
+        check_draws(
+            self.n_draws, self.normalize, self.fit_intercept, self.product_dtype, self.batch_size, self.progress, name
+        )
+        check_choice(self.solver, "solver", name, _SOLVERS)
+        if check_int(self.hidden_layers, "hidden_layers", name, minimum=0):
+            if not self.normalize:
+                raise ValueError(message(name, "normalize", "True if there are hidden_layers", self.normalize))
+            if self.solver == "primal":
+                raise ValueError(message(name, "solver", "'auto' or 'dual' if there are hidden_layers", self.solver))
+        check_choice(self.gram_dtype, "gram_dtype", name, _GRAM_DTYPES)
+        for parameter in ("keep_coef", "keep_gram", "warm_start"):
+            check_bool(getattr(self, parameter), parameter, name)
+
+
+class GramRidge(GramModel, RidgeRegressor):
     """Ridge regression on very many features, from a Gram matrix added up over independent draws of a feature map.
 
     With D draws Z_1, …, Z_D of m features each, the kernel is
@@ -118,16 +626,14 @@ class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
     normalize : bool
         Whether every row of features of a draw is divided by its norm, so that the kernel, before it is centred, has
         the diagonal 1. Norms of kernels on images spread over decades. A row of zeros stays zero.
-    center : bool
+    fit_intercept : bool
         Whether features are centred on the training rows and the constant b is fitted, without penalty; if not, b = 0.
-    validation_fraction : float or None
-        Part of the rows, drawn at random, that is held back while α is chosen; then the model is solved on all rows.
-        The path goes from the largest α downwards, and ends where the error rises. None: nothing is held back, and
-        there must be one α.
+    selection, n_selection
+        How the error of each α is estimated, as for :class:`FeatureRidge`.
     hidden_layers : int
         Fully connected ReLU layers on top of the features, at infinite width: K ← κ₁(K) for the kernel before it is
-        centred, entry by entry and exactly, so many times. For `fit_predict` only, as there are no weights of features
-        then; needs `normalize`, and no row may have features that are all zero.
+        centred, entry by entry and exactly, once for each layer. For `transduce` only, as there are no weights of
+        features then; needs `normalize`, and no row may have features that are all zero.
     solver : {"auto", "dual", "primal"}
         "dual": n unknowns, from K. "primal": D·m unknowns, with all features held. "auto" takes the fewer.
     gram_dtype : {"float64", "float32"}
@@ -141,8 +647,8 @@ class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
         Whether `gram_` is kept.
     warm_start : bool
         Whether a second `fit` on the same rows, with `n_draws` as large or larger and any targets, adds the missing
-        draws to the Gram matrix of the first; the result is that of a fit from the start. Only the shape of X is
-        checked, and `features` and `random_state` are those of the first fit.
+        draws to the Gram matrix of the first; the result equals a fit from the start. Other rows or weights are
+        refused, and `features` and `random_state` stay as they were in the first fit.
     batch_size : int or None
         Rows mapped at a time; None: 256 MiB of features, more on a GPU.
     progress : bool
@@ -153,11 +659,11 @@ class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
     Attributes
     ----------
     alpha_ : float
-        The α chosen: the largest with an error within 0.1 % of the least.
+        The α chosen: the largest tried with an error within 0.1 % of the least.
     alphas_ : ndarray
         The α to choose from, in increasing order.
     errors_ : ndarray
-        Mean squared error on the rows held back, summed over targets, for each of `alphas_`; NaN for those not tried.
+        Mean squared error on rows left out, summed over targets, for each of `alphas_`; NaN for those not tried.
     coef_ : ndarray of shape (D·m,) or (n_targets, D·m)
         Weights w_d of the normalized and centred features, draw after draw.
     intercept_ : float or ndarray of shape (n_targets,)
@@ -169,7 +675,7 @@ class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
     preprocessor_ : Pipeline
         The fitted steps before the map, if any.
     gram_ : array of shape (n_samples, n_samples)
-        K of the training rows, in their order, if `keep_gram`; a tensor if the features are one.
+        K of the training rows, in their order, if `keep_gram`; a tensor if the features are one. Pickles lack it.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
@@ -177,8 +683,8 @@ class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
     Notes
     -----
     n²m operations per draw, n³/3 for every α tried; n² numbers in `gram_dtype` and n² in float64 for a factor of
-    them. Should rounding make K + α indefinite, it is solved for the least of 10α, 100α, … for which it is not, with a
-    warning. Samples have no weights here.
+    them. Should rounding make K + α indefinite, eigenvectors tell what is rounding errors; more than 4096 rows are
+    solved for the least of 10α, 100α, … for which it is not indefinite, with a warning.
 
     Examples
     --------
@@ -191,130 +697,33 @@ class GramRidge(MultiOutputMixin, RegressorMixin, GramModel):
     >>> model = GramRidge(RandomFourierFeatures(n_components=256), n_draws=8, random_state=0).fit(X[:500], y[:500])
     >>> bool(model.score(X[500:], y[500:]) > 0.97)
     True
-    >>> predictions = model.fit_predict(X[:500], y[:500], X[500:])  # one pass over the draws
+    >>> predictions = model.transduce(X[:500], y[:500], X[500:])  # one pass over the draws
     >>> predictions.shape
     (200,)
     """
 
-    _always_validates = False
 
-    def __init__(
-        self,
-        features: Any = None,
-        n_draws: int = 1,
-        *,
-        alphas: Any = None,
-        normalize: bool = True,
-        center: bool = True,
-        validation_fraction: float | None = 0.1,
-        hidden_layers: int = 0,
-        solver: str = "auto",
-        gram_dtype: str = "float64",
-        product_dtype: str | None = None,
-        keep_coef: bool = True,
-        keep_gram: bool = False,
-        warm_start: bool = False,
-        batch_size: int | None = None,
-        progress: bool = False,
-        random_state: RandomState = None,
-    ):
-        self.features = features
-        self.n_draws = n_draws
-        self.alphas = alphas
-        self.normalize = normalize
-        self.center = center
-        self.validation_fraction = validation_fraction
-        self.hidden_layers = hidden_layers
-        self.solver = solver
-        self.gram_dtype = gram_dtype
-        self.product_dtype = product_dtype
-        self.keep_coef = keep_coef
-        self.keep_gram = keep_gram
-        self.warm_start = warm_start
-        self.batch_size = batch_size
-        self.progress = progress
-        self.random_state = random_state
-
-    def _targets(self, y: Any) -> np.ndarray:
-        values = check_targets(y, type(self).__name__)
-        self._single = values.ndim == 1
-        return values[:, None] if self._single else values
-
-    def _loss(self, targets: np.ndarray, predictions: np.ndarray) -> float:
-        return float(((targets - predictions) ** 2).sum(axis=1).mean())
-
-    def predict(self, X: Any) -> Array:
-        """Predict the targets of the rows of X.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor with rows or images
-
-        Returns
-        -------
-        array of shape (n_samples,) or (n_samples, n_targets)
-        """
-        return self._result(self._scores(X), X)
-
-    def fit_predict(self, X: Any, y: Any, X_new: Any = None) -> Array:
-        """Fit, and predict the targets of new rows, in one pass over the draws.
-
-        Their products with the training rows are added up along with those of the training rows, so that no second pass
-        is needed. Afterwards the model has no weights to predict other rows with (unless it was solved in the
-        primal). With `warm_start` another call with more draws, and the same array `X_new`, adds only what is missing.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor with rows or images
-        y : array of shape (n_samples,) or (n_samples, n_targets)
-        X_new : as X, optional
-            None: X itself.
-
-        Returns
-        -------
-        array of shape (n_new,) or (n_new, n_targets)
-        """
-        X_new = X if X_new is None else X_new
-        return self._result(self._scores_in_one_pass(X, y, X_new), X_new)
-
-    def _result(self, scores: Array, X: Any) -> Array:
-        return like_rows(scores[:, 0] if self._single else scores, X)
-
-    @property
-    def coef_(self) -> np.ndarray:
-        """Weights of the features."""
-        coef = np.concatenate([to_numpy(part) for part in self._of_fit("_coef")])
-        return coef[:, 0] if self._single else coef.T
-
-    @property
-    def intercept_(self) -> Any:
-        """Constant term."""
-        constant = to_numpy(self._of_fit("_constant"))
-        return float(constant[0]) if self._single else constant
-
-
-class GramRidgeClassifier(ClassifierMixin, GramModel):
+class GramRidgeClassifier(GramModel, RidgeClassifier):
     """Classification by ridge regression on very many features, from a Gram matrix added up over draws of a map.
 
-    The targets are 1 for the class of a row and 0 for the others, minus 1/n_classes; the class with the largest
-    prediction wins. See :class:`GramRidge` for everything else.
+    The targets are 1 for the class of a row and 0 for the others, minus 1/n_classes; predictions are calibrated on rows
+    left out, and the class with the largest probability wins. See :class:`GramRidge` for everything else.
 
     Parameters
     ----------
-    features, n_draws, alphas, normalize, center, validation_fraction, hidden_layers, solver, gram_dtype, \
+    features, n_draws, alphas, normalize, fit_intercept, selection, n_selection, hidden_layers, solver, gram_dtype, \
 product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_state
-        As for :class:`GramRidge`. Rows are held back for a single α too: probabilities are calibrated on them.
+        As for :class:`GramRidge`. Rows are left out for a single α too: probabilities are calibrated on them.
 
     Attributes
     ----------
     classes_ : ndarray
         The classes, sorted.
     errors_ : ndarray
-        Log loss of the probabilities on the rows held back, for each of `alphas_`; NaN for those not tried. It is
+        Log loss of the probabilities on rows left out, for each of `alphas_`; NaN for those not tried. It is
         smoother than the share of rows misclassified.
     temperature_ : float
-        Probabilities are ``softmax(predictions / temperature_)``, which has the smallest log loss on the rows held
-        back; None without such rows.
+        What predictions are divided by on the way to probabilities, fitted on the rows left out.
     coef_ : ndarray of shape (n_classes, D·m)
     intercept_ : ndarray of shape (n_classes,)
     alpha_, alphas_, n_draws_, maps_, preprocessor_, gram_, n_features_in_, feature_names_in_
@@ -333,71 +742,15 @@ product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_st
     (297, 10)
     """
 
-    _always_validates = True
-
-    def __init__(
-        self,
-        features: Any = None,
-        n_draws: int = 1,
-        *,
-        alphas: Any = None,
-        normalize: bool = True,
-        center: bool = True,
-        validation_fraction: float | None = 0.1,
-        hidden_layers: int = 0,
-        solver: str = "auto",
-        gram_dtype: str = "float64",
-        product_dtype: str | None = None,
-        keep_coef: bool = True,
-        keep_gram: bool = False,
-        warm_start: bool = False,
-        batch_size: int | None = None,
-        progress: bool = False,
-        random_state: RandomState = None,
-    ):
-        self.features = features
-        self.n_draws = n_draws
-        self.alphas = alphas
-        self.normalize = normalize
-        self.center = center
-        self.validation_fraction = validation_fraction
-        self.hidden_layers = hidden_layers
-        self.solver = solver
-        self.gram_dtype = gram_dtype
-        self.product_dtype = product_dtype
-        self.keep_coef = keep_coef
-        self.keep_gram = keep_gram
-        self.warm_start = warm_start
-        self.batch_size = batch_size
-        self.progress = progress
-        self.random_state = random_state
-
-    def _targets(self, y: Any) -> np.ndarray:
-        name = type(self).__name__
-        self.classes_, numbers = np.unique(check_labels(y, name), return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"{name} needs rows of at least two classes. Got one class only: {self.classes_.tolist()[0]!r}."
-            )
-        return np.eye(len(self.classes_))[numbers] - 1.0 / len(self.classes_)
-
-    def _loss(self, targets: np.ndarray, predictions: np.ndarray) -> float:
-        return left_out_log_loss(targets, predictions, np.ones(len(targets)))
-
-    def _calibrate(self, targets: np.ndarray | None, predictions: np.ndarray | None) -> None:
-        self.temperature_ = None
-        if targets is not None and predictions is not None:
-            self.temperature_ = temperature(predictions, targets.argmax(axis=1), np.ones(len(targets)))
-
-    def fit_predict(self, X: Any, y: Any, X_new: Any = None, *, return_scores: bool = False) -> Any:
-        """Fit, and predict the classes of new rows, in one pass over the draws; see :meth:`GramRidge.fit_predict`.
+    def transduce(self, X: Any, y: Any, X_new: Any, sample_weight: Any = None, *, return_scores: bool = False) -> Any:
+        """Fit, and predict the classes of new rows, in one pass over the draws; see :meth:`GramRidge.transduce`.
 
         Parameters
         ----------
         X : array, data frame, sparse matrix or torch tensor with rows or images
         y : array of shape (n_samples,)
-        X_new : as X, optional
-            None: X itself.
+        X_new : as X
+        sample_weight : array of shape (n_samples,), optional
         return_scores : bool, default=False
             Whether to return the predictions for the classes too, as :meth:`decision_function` has them.
 
@@ -405,81 +758,57 @@ product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_st
         -------
         array of shape (n_new,), or that and an array of shape (n_new, n_classes), (n_new,) for two classes
         """
-        check_bool(return_scores, "return_scores", f"{type(self).__name__}.fit_predict")
-        X_new = X if X_new is None else X_new
-        scores = self._scores_in_one_pass(X, y, X_new)
-        classes = winners(scores, self.classes_, X_new)
+        check_bool(return_scores, "return_scores", f"{type(self).__name__}.transduce")
+        scores = self._scores_of_new(X, y, X_new, sample_weight)
+        classes = self._targets.decode(scores, X_new)
         return (classes, self._decisions(scores, X_new)) if return_scores else classes
 
-    def decision_function(self, X: Any) -> Array:
-        """Predictions for the classes.
 
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor with rows or images
+def with_relu_layers(K: Array, x_squares: Array, y_squares: Array, n_layers: int) -> Array:
+    """κ₁ of cosines, n times: the exact kernel of n fully connected ReLU layers on features of norm 1.
 
-        Returns
-        -------
-        array of shape (n_samples, n_classes), or (n_samples,) for two classes: the second's minus the first's
-        """
-        return self._decisions(self._scores(X), X)
+    K may be of centred features, of which the squared norms are given: ‖x − y‖² = 2 − 2 cos is the same.
+    """
+    xp: Any = _array.namespace(K)
+    half = xp.clip(0.5 * (x_squares[:, None] + y_squares[None, :]) - K, 0, 2)  # 1 − cos
+    gap = xp.where(half > 1, 2 - half, half)
+    none = np.zeros(n_layers + 1)
+    return recursion(1 - half, gap, none[1:], none)[0]
 
-    def predict(self, X: Any) -> Array:
-        """Predict the classes of the rows of X.
 
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor with rows or images
+def add_product(total: Array, A: Array, B: Array) -> None:
+    """Add ABᵀ to a matrix, multiplied out in the precision of A and B, 16-bit numbers with sums in float32."""
+    if not _array.is_torch(A):
+        with np.errstate(over="ignore", invalid="ignore"):  # the diagonal will tell
+            total += A @ B.T
+        return
+    import torch
 
-        Returns
-        -------
-        array of shape (n_samples,)
-            A torch tensor if X is one and the classes are numbers.
-        """
-        return winners(self._scores(X), self.classes_, X)
+    A, B = _to_multiply(A), _to_multiply(B)
+    with exact_products():
+        if A.dtype.itemsize >= 4:
+            total += A @ B.T
+            return
+        for start in range(0, A.shape[1], _TERMS):
+            part = slice(start, start + _TERMS)
+            total += torch.mm(A[:, part], B[:, part].T, out_dtype=torch.float32)
 
-    def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of :meth:`predict_proba`.
 
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor with rows or images
+def _to_float(Z: Array) -> Array:
+    """Features of 16 bits in float32."""
+    return _array.namespace(Z).astype(Z, _array.namespace(Z).float32) if Z.dtype.itemsize < 4 else Z
 
-        Returns
-        -------
-        array of shape (n_samples, n_classes)
-        """
-        scores = self._scores(X)
-        if self.temperature_ is None:
-            raise ValueError(
-                f"This {type(self).__name__} has no probabilities: they are calibrated on rows held back. Fit it with "
-                "validation_fraction=0.1."
-            )
-        return like_rows(log_probabilities(to_numpy(scores), self.temperature_), X)
 
-    def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, calibrated on the rows held back in the fit.
+def _to_multiply(Z: Array) -> Array:
+    """Features in a dtype that can be multiplied with sums in float32: 16 bits only on CUDA, by torch ≥ 2.8."""
+    if not _array.is_torch(Z) or Z.dtype.itemsize >= 4:
+        return Z
+    import torch
 
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix or torch tensor with rows or images
+    return Z if Z.device.type == "cuda" and torch.__version__ >= (2, 8) else Z.to(torch.float32)
 
-        Returns
-        -------
-        array of shape (n_samples, n_classes)
-        """
-        log_p = self.predict_log_proba(X)
-        return _array.namespace(log_p).exp(log_p)
 
-    def _decisions(self, scores: Array, X: Any) -> Array:
-        return like_rows(scores[:, 1] - scores[:, 0] if len(self.classes_) == 2 else scores, X)
-
-    @property
-    def coef_(self) -> np.ndarray:
-        """Weights of the features."""
-        return np.concatenate([to_numpy(part) for part in self._of_fit("_coef")]).T
-
-    @property
-    def intercept_(self) -> np.ndarray:
-        """Constant terms."""
-        return to_numpy(self._of_fit("_constant"))
+def _digest(*values: Any) -> str:
+    digest = Digest()
+    digest.add(*values)
+    return digest.text()

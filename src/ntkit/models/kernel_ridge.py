@@ -2,23 +2,514 @@
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
-from sklearn.utils.validation import check_is_fitted
+from sklearn.exceptions import ConvergenceWarning
 
 from ntkit import _array
-from ntkit._array import Array
-from ntkit.models._checks import check_labels, check_targets, like_rows, winners
-from ntkit.models._kernel_model import KernelModel
+from ntkit._array import Array, to_numpy
+from ntkit._batching import row_batches
+from ntkit._random import RandomState, generator, keyed, row_uniforms, seed_sequence
+from ntkit._state import Field, Floats, Integer, Many, Optional, Real, Text, reserve
+from ntkit._validation import check_choice, check_int, check_real, message
+from ntkit.features.kernel import OfKernel
+from ntkit.features.landmarks.choose import block_rows, take, wide
+from ntkit.features.lengthscale import check_lengthscale, default_lengthscale
+from ntkit.kernels.spec import KernelLike
+from ntkit.models._base import RidgeClassifier, RidgeModel, RidgeRegressor
+from ntkit.models._checks import check_weight, n_units, to_library
+from ntkit.models._features import check_features, dense_features, seeded
+from ntkit.models._iterative import Iterations, conjugate_gradients, gradient_descent
+from ntkit.models._kernel_matrix import KernelMatrix, OfMatrix, OfRows, cache_bytes
+from ntkit.models._kernel_problem import FromKernel
+from ntkit.models._path import Solution
+from ntkit.models._preconditioner import Nystroem, Preconditioner, nystroem_features
+from ntkit.models._problems import FromGram, Posterior, Selection
+from ntkit.models._sketched import Sketched, sketched_ridge
+
+_SOLVERS = ("auto", "direct", "pcg", "gradient", "sketch")
+_SOLVER_PARAMS = {
+    "features": "nystroem", "n_components": None, "n_neighbors": 32, "tolerance": 1e-6, "max_iter": 1000,
+    "sketch_size": None, "epsilon": 0.1, "cache_size": None,
+}  # fmt: skip
+_FEATURES = ("nystroem", "sketch")
+_SKETCHED = ("gaussian", "exponential", "ntk", "nngp", "polynomial")
+_MOST_DIRECT = {"cpu": 10000, "cuda": 20000}  # rows up to which a factorization is faster
+_MOST_LEFT_OUT = 256  # rows left out by iterative solvers: each is a right-hand side
+_DEEPEST = 4096  # layers of a kernel in a file, which takes one kernel value to load
+_NEGATIVE = 1e-6  # of the largest eigenvalue: more than rounding errors of kernel values in float32
+_N_CHECKED = 64  # rows on which a sketched solution is compared with its features
 
 
-class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
+def _moved(name: str) -> tuple[str, Callable[[Any], dict[str, Any]]]:
+    """An old parameter that is now an entry of `solver_params`."""
+    return "solver_params", lambda value: {name: value}
+
+
+class KernelModel(OfKernel, RidgeModel):
+    """Parameters, solvers and predictions; see :class:`KernelRidge`."""
+
+    X_fit_: Any
+    _options: Any
+    _warnings: list[str]
+    _posterior: Any
+
+    _old_positions: ClassVar[int] = 2
+    _old_names: ClassVar[dict[str, Any]] = {
+        "alpha": "alphas",
+        "tol": _moved("tolerance"),
+        **{name: _moved(name) for name in _SOLVER_PARAMS if name != "tolerance"},
+    }
+    _state: ClassVar[dict[str, Field]] = {
+        "X_fit_": Optional(Floats("n", ..., single=True, sparse=True)),
+        "image_shape_": Optional(Many(Integer(minimum=1), 3)),
+        "lengthscale_": Optional(Real(minimum=0.0, strict=True)),
+        "solver_": Text(_SOLVERS[1:]),
+        "n_iter_": Integer(minimum=0),
+        "sketch_size_": Optional(Integer(minimum=1)),
+        "dimension_": Optional(Real(minimum=0.0)),
+        "_weight": Optional(Floats("n_fit", minimum=0.0)),
+    }
+    _remade: ClassVar[tuple[str, ...]] = ("_resolved", "history_")
+    _transient: ClassVar[tuple[str, ...]] = ("_posterior", "_options")
+
+    def __init__(
+        self,
+        kernel: KernelLike = "gaussian",
+        *,
+        alphas: Any = 1.0,
+        solver: str = "auto",
+        solver_params: dict[str, Any] | None = None,
+        kernel_params: dict[str, Any] | None = None,
+        lengthscale: float | str = "scale",
+        depth: int | None = None,
+        fit_intercept: bool = True,
+        selection: str = "loo",
+        n_selection: int = 1000,
+        batch_size: int | None = None,
+        progress: bool = False,
+        random_state: RandomState = None,
+    ):
+        self.kernel = kernel
+        self.alphas = alphas
+        self.solver = solver
+        self.solver_params = solver_params
+        self.kernel_params = kernel_params
+        self.lengthscale = lengthscale
+        self.depth = depth
+        self.fit_intercept = fit_intercept
+        self.selection = selection
+        self.n_selection = n_selection
+        self.batch_size = batch_size
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Solve for the dual coefficients.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features), or \
+                images of shape (n_samples, height, width, channels) for kernels of images
+            All rows must fit in memory, also of a Dask collection; with a cluster, "pcg" and "gradient" leave the
+            kernel matrix and its products to the workers. For ``kernel="precomputed"`` the square kernel matrix.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        name = type(self).__name__
+        with self._all_or_nothing():
+            lengthscale = self._check_parameters()
+            self._seed = seed_sequence(self.random_state, owner=name)
+            client = None
+            if _array.is_dask(X):
+                from ntkit.distributed import cluster
+
+                client = cluster()
+            X, y, sample_weight = (v.compute() if _array.is_dask(v) else v for v in (X, y, sample_weight))
+            if y is None:
+                raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+            X = self._check_rows(X, reset=True)
+            X = X.detach() if _array.is_torch(X) else X
+            n_rows = int(X.shape[0])
+            self._targets = self._codec()
+            Y = self._targets.encode(y, name)
+            self._targets.ready(name)
+            if len(Y) != n_rows:
+                raise ValueError(
+                    f"Found input variables with inconsistent numbers of samples: X of {name} has {n_rows} rows, y has "
+                    f"{len(Y)}."
+                )
+            weight = check_weight(sample_weight, n_rows, name)
+            if not weight.any():
+                raise ValueError(f"sample_weight of {name} must not be zero for all rows.")
+            for attribute in ("lengthscale_", "history_", "sketch_size_", "dimension_"):
+                self.__dict__.pop(attribute, None)
+            counted = np.flatnonzero(weight)
+            some = self._some(X, counted)
+            if self._has_lengthscale:
+                self.lengthscale_ = default_lengthscale(some, weight[counted]) if lengthscale is None else lengthscale
+            self._resolve()
+            self._warnings = []
+            solution = self._solve_system(some, Y[counted] - self._targets.shift, weight[counted], client)
+            dual = np.zeros(Y.shape)
+            dual[counted] = to_numpy(solution.coef)
+            solution.coef, solution.intercept = dual, to_numpy(solution.intercept)
+            solution.noise = to_numpy(solution.noise)
+            self._solution, self._posterior = solution, None
+            self._centred = self.fit_intercept
+            self._weight = None if sample_weight is None else weight
+            self.X_fit_ = None if self._resolved is None else X
+        for text in self.__dict__.pop("_warnings"):
+            warnings.warn(f"{name}: {text} would help.", ConvergenceWarning, stacklevel=2)
+        return self
+
+    def _some(self, X: Any, rows: np.ndarray) -> Any:
+        if len(rows) == X.shape[0]:
+            return X
+        return take(take(X, rows).T, rows).T if self._has_name("precomputed") else take(X, rows)
+
+    def _solve_system(self, X: Any, Y: np.ndarray, weight: np.ndarray, client: Any) -> Solution:
+        """The model of the best α on rows that count."""
+        self.solver_, self.n_iter_ = self._choose_solver(X), 1
+        mean_weight = weight.sum() / n_units(weight)
+        matrix = self._matrix(X, np.sqrt(weight), client)
+        on_device = _array.is_torch(X) and X.device.type != "cpu"
+        Y, weight = (to_library(v, X) if on_device else v for v in (Y, weight))
+        if self.solver_ == "sketch":
+            return self._targets.settle(self._sketch(matrix, X, Y, weight))
+        if self.solver_ == "direct":
+            problem = self._direct(matrix, Y, weight, self._leaves_out)
+            solution = self._choose(problem, mean_weight)
+            if problem.is_singular(solution.alpha):
+                text = "K + αI is singular up to rounding: the solution of least norm is taken. A larger alpha"
+                self._warnings.append(text)
+            return solution
+        return self._iterate(matrix, X, Y, weight, mean_weight)
+
+    def _matrix(self, X: Any, root: np.ndarray, client: Any) -> KernelMatrix:
+        """The matrix S K S of rows."""
+        scale = None if (root == 1).all() or self.solver_ == "direct" else root
+        if scale is not None and _array.is_torch(X) and X.device.type != "cpu":
+            scale = to_library(scale, X)
+        if self._resolved is None:
+            return OfMatrix(X, scale=scale)
+        if client is not None and self.solver_ in ("pcg", "gradient"):
+            from ntkit.distributed import OfCluster
+
+            return OfCluster(client, self._resolved, X, scale=scale)
+        cache = cache_bytes(self._options.cache_size, X, type(self).__name__)
+        return OfRows(self._resolved, X, scale=scale, cache=cache, batch_size=self.batch_size, progress=self.progress)
+
+    def _choose_solver(self, X: Any) -> str:
+        if self.solver != "auto":
+            return self.solver
+        most = _MOST_DIRECT["cuda" if _array.is_torch(X) and X.device.type == "cuda" else "cpu"]
+        return "direct" if X.shape[0] <= most else "pcg"
+
+    def _keys(self, n_rows: int) -> np.ndarray:
+        """Random keys of rows; those with the smallest are left out."""
+        return row_uniforms(keyed(self._seed, "sample"), 0, n_rows)[:, 0]
+
+    def _direct(self, matrix: KernelMatrix, Y: Array, weight: Array, selection: Selection) -> FromGram:
+        """The problem that is solved by factorizations."""
+        again = None if self._several else matrix.whole  # one matrix is held then, not two
+        return FromGram(
+            matrix.whole(), Y, weight, self._keys(len(Y)), selection, intercept=self.fit_intercept,
+            several=self._several, again=again, most_negative=_NEGATIVE,
+        )  # fmt: skip
+
+    def _iterate(self, matrix: KernelMatrix, X: Any, Y: Array, weight: Array, mean_weight: float) -> Solution:
+        """Preconditioned iterations for each α."""
+        options, selection = self._options, self._leaves_out
+        root = _array.namespace(weight).sqrt(weight)
+        problem = FromKernel(
+            matrix, Y, root, self._keys(len(Y)), selection._replace(size=min(selection.size, _MOST_LEFT_OUT)),
+            intercept=self.fit_intercept,
+            iterate=conjugate_gradients if self.solver_ == "pcg" else gradient_descent,
+            preconditioner=self._preconditioner(matrix, X),
+            tolerance=options.tolerance, max_iter=options.max_iter, report=self._bar,
+        )  # fmt: skip
+        solution = self._choose(problem, mean_weight)
+        runs = [(alpha, problem.runs[alpha]) for alpha in solution.alphas.tolist() if alpha in problem.runs]
+        for alpha, run in runs:
+            if not run.converged:
+                self._not_converged(run, alpha, problem.n_targets)
+        self.n_iter_ = sum(run.n_iter for _, run in runs)
+        self.history_ = [run.history[:, : problem.n_targets] for _, run in runs]
+        return solution
+
+    def _not_converged(self, run: Iterations, alpha: float, n_targets: int) -> None:
+        residual, others = run.history[-1, :n_targets].max(), run.history[-1, n_targets:]
+        reached = f"{residual:.1e}, not {self._options.tolerance:g}"
+        if residual <= self._options.tolerance:
+            reached = f"{others.max():.1e} for the intercept or the errors of rows left out"
+        text = f"after {run.n_iter} iterations the relative residual for alpha={alpha:g} is {reached}, as {run.reason}."
+        self._warnings.append(f"{text} A larger alpha, n_components, max_iter or tolerance")
+
+    def _bar(self, alpha: float) -> Any:
+        return _Bar(f"alpha={alpha:g}" if self.progress else None, self._options.tolerance)
+
+    def _preconditioner(self, matrix: KernelMatrix, X: Any) -> Preconditioner | None:
+        if self._options.features is None:
+            return None
+        found = self._features_of(matrix, X)
+        of_landmarks = isinstance(found, Nystroem)
+        Z, n_neighbors = (found.Z, self._options.n_neighbors) if of_landmarks else (found, 0)
+        if _array.is_torch(Z) and matrix.held is None:
+            n_neighbors = 0  # one small kernel matrix after the other takes a device too long
+        least = 0.0 if self.alphas is None else float(np.min(self.alphas))
+        preconditioner = Preconditioner.of_features(matrix, Z, n_neighbors, keyed(self._seed, "outside"), least)
+        preconditioner.keep = self._several
+        return preconditioner
+
+    def _features_of(self, matrix: KernelMatrix, X: Any) -> Any:
+        """Features S Z of the rows in float64, with the landmarks of those that have some."""
+        options, n_rows, seed = self._options, matrix.n_rows, keyed(self._seed, "features")
+        features = options.features
+        most = n_rows if self.solver_ == "sketch" else n_rows // 4
+        size = options.n_components or max(1, min(round(20 * n_rows**0.5), most))
+        if isinstance(features, str) and features == "nystroem":
+            return nystroem_features(matrix, size, seed)
+        if isinstance(features, str):
+            features = self._sketching_map(size, seed)
+            if self._has_name("gaussian") and not _array.is_sparse(X):
+                X = X - X.mean(0)  # the kernel does not change, and sketches of its Taylor series are those near 0
+        features = seeded(features, seed)
+        Z = wide(dense_features(features.fit(X), X, type(self).__name__))
+        if Z.shape[0] != n_rows:
+            raise ValueError(message(type(self).__name__, "features", f"a transformer that keeps {n_rows} rows", Z))
+        return Z if matrix.scale is None else matrix.scale[:, None] * Z
+
+    def _sketching_map(self, size: int, seed: np.random.SeedSequence) -> Any:
+        """A map of the kernel that does not look at the rows."""
+        from ntkit.features.series import DotProductSketch, PolynomialSketch
+
+        if not self._has_name(*_SKETCHED):
+            rule = f"'nystroem' or a transformer for a kernel other than {', '.join(map(repr, _SKETCHED))}"
+            raise ValueError(message(type(self).__name__, "features", rule, self._options.features))
+        state = generator(seed)
+        if self._has_name("polynomial"):
+            return PolynomialSketch(**(self.kernel_params or {}), n_components=size, random_state=state)
+        lengthscale = getattr(self, "lengthscale_", "scale")
+        return DotProductSketch(
+            str(self.kernel),
+            n_components=size,
+            lengthscale=lengthscale,
+            depth=self.depth or 1,
+            random_state=state,
+        )
+
+    def _sketch(self, matrix: KernelMatrix, X: Any, Y: Array, weight: Array) -> Solution:
+        """Ridge regression on sketched features; the rows are centred, so that the constant is not penalized."""
+        xp: Any = _array.namespace(Y)
+        alpha, total = float(np.asarray(self.alphas).ravel()[0]), float(xp.sum(weight))
+        root = xp.sqrt(weight)
+        features = self._features_of(matrix, X)
+        Z = features.Z if isinstance(features, Nystroem) else features
+        z_mean, y_mean = xp.zeros_like(Z[0]), xp.zeros_like(Y[0])
+        if self.fit_intercept:
+            z_mean, y_mean = xp.matmul(root, Z) / total, xp.matmul(weight, Y) / total
+        Z, B = Z - root[:, None] * z_mean, root[:, None] * (Y - y_mean)
+        found = sketched_ridge(
+            Z, B, alpha, size=self._options.sketch_size, epsilon=self._options.epsilon, seed=keyed(self._seed, "sketch")
+        )  # fmt: skip
+        self.sketch_size_, self.dimension_ = found.size, found.dimension
+        intercept = y_mean - xp.matmul(z_mean, found.weights)
+        if isinstance(features, Nystroem):
+            # Coefficients of landmarks give the same function and bring in nothing of K that the features miss.
+            dual = features.dual(found.weights)
+        else:
+            dual = found.solution
+            if self.fit_intercept:  # Σ c = 0; Zᵀ of the rest is 0
+                dual = dual - root[:, None] * (xp.matmul(root, dual) / total)
+            B = root[:, None] * (Y - intercept)
+            self._check_sketched(matrix, Z + root[:, None] * z_mean, found._replace(solution=dual), B, alpha)
+        return Solution(root[:, None] * dual, intercept, None, alpha, np.array([alpha]), np.array([np.nan]))
+
+    def _check_sketched(self, matrix: KernelMatrix, Z: Array, found: Sketched, B: Array, alpha: float) -> None:
+        """Warn if K x and Z Zᵀ x differ by more than ε allows, on some rows; B are targets minus the constant."""
+        epsilon = self._options.epsilon
+        rows = np.sort(generator(self._seed, "check").permutation(matrix.n_rows)[:_N_CHECKED])
+        xp: Any = _array.namespace(B)
+        predictions = Z @ found.weights
+        missed = matrix.columns(rows).T @ found.solution - take(predictions, rows)
+        objective = float(xp.sum((predictions - B) ** 2)) + alpha * float(xp.sum(found.weights**2))
+        if float(xp.sum(missed**2)) * matrix.n_rows > epsilon * objective * len(rows):
+            text = f"the features miss more of the kernel than epsilon={epsilon:g} allows."
+            self._warnings.append(f"{text} More n_components, a larger alpha or features='nystroem'")
+
+    def _check_parameters(self) -> float | None:
+        """Check all parameters except the kernel's; return the length scale given, None for "scale"."""
+        name = type(self).__name__
+        self._check_common()
+        check_choice(self.solver, "solver", name, _SOLVERS)
+        for parameter in ("kernel_params", "solver_params"):
+            value = getattr(self, parameter)
+            if value is not None and not isinstance(value, dict):
+                raise TypeError(message(name, parameter, "a dict or None", value))
+        self._options = self._check_options()
+        self._check_features()
+        if self.solver == "sketch":
+            self._check_sketch()
+        return check_lengthscale(self.lengthscale, name)
+
+    def _check_options(self) -> SimpleNamespace:
+        """The parameters of the solver, those not given with their defaults."""
+        name, given = type(self).__name__, self.solver_params or {}
+        unknown = [key for key in given if key not in _SOLVER_PARAMS]
+        if unknown:
+            rule = f"a dict with keys of {', '.join(_SOLVER_PARAMS)}"
+            raise ValueError(message(name, "solver_params", rule, self.solver_params))
+        options = SimpleNamespace(**(_SOLVER_PARAMS | given))
+        cache_bytes(options.cache_size, None, name)
+        for key, least in (("n_neighbors", 0), ("max_iter", 1), ("n_components", 1), ("sketch_size", 1)):
+            if getattr(options, key) is not None or _SOLVER_PARAMS[key] is not None:
+                check_int(getattr(options, key), f'solver_params["{key}"]', name, minimum=least)
+        for key in ("tolerance", "epsilon"):
+            check_real(getattr(options, key), f'solver_params["{key}"]', name, minimum=0, strict=True)
+        return options
+
+    def _check_features(self) -> None:
+        name, features = type(self).__name__, self._options.features
+        if isinstance(features, str):
+            check_choice(features, 'solver_params["features"]', name, _FEATURES)
+        elif features is not None:
+            check_features(features, name)
+        if self._has_name("precomputed"):
+            if self.kernel_params:
+                rule = "None for kernel='precomputed', which has no parameters"
+                raise ValueError(message(name, "kernel_params", rule, self.kernel_params))
+            if features is not None and features != "nystroem":
+                rule = "'nystroem' or None for kernel='precomputed', where there are no rows"
+                raise ValueError(message(name, 'solver_params["features"]', rule, features))
+
+    def _check_sketch(self) -> None:
+        name = type(self).__name__
+        if self._several or not np.all(np.asarray(self.alphas, dtype=np.float64)):
+            remedy = "FeatureRidge(features) chooses among several in one pass."
+            raise ValueError(message(name, "alphas", "one number > 0 for solver='sketch'", self.alphas, remedy))
+        if self._options.features is None:
+            rule = "'nystroem', 'sketch' or a transformer for solver='sketch'"
+            raise ValueError(message(name, 'solver_params["features"]', rule, None))
+
+    def _scores(self, X: Any) -> Array:
+        """K(X, X_fit) c + intercept in float64, of shape (n, n_targets), block by block."""
+        X = self._check_rows(X, reset=False)
+        X = X.detach() if _array.is_torch(X) else X
+        on_device = _array.is_torch(X) and X.device.type != "cpu"
+        used = np.flatnonzero(self._solution.coef.any(axis=1))  # of landmarks only, for some solvers
+        used = used if len(used) else np.arange(1)
+        dual, intercept = (
+            to_library(v, X) if on_device else v for v in (self._solution.coef[used], self._solution.intercept)
+        )
+        every = len(used) == len(self._solution.coef)
+        fitted = None if self._resolved is None else wide(self._like(X) if every else take(self._like(X), used))
+        parts = []
+        for rows in row_batches(X.shape[0], 1, batch_size=block_rows(len(used), self.batch_size, X)):
+            if self._resolved is None:
+                K = wide(X[rows] if every else take(X[rows].T, used).T)
+            else:
+                K = self._resolved.matrix(wide(self._as_fitted(X[rows])), fitted)
+            view = _array.host_view(K)
+            parts.append((K if view is None else view) @ dual + intercept)
+        return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts)
+
+    def _like(self, X: Any) -> Any:
+        """The rows of `fit` in the library and on the device of X."""
+        if _array.is_torch(X) == _array.is_torch(self.X_fit_):
+            return self.X_fit_.to(X.device) if _array.is_torch(X) else self.X_fit_
+        if not _array.is_torch(X):
+            return wide(self.X_fit_).cpu().numpy()
+        if _array.is_sparse(self.X_fit_):
+            return to_library(self.X_fit_.toarray(), X)
+        return to_library(np.require(self.X_fit_, requirements="W"), X)
+
+    def _as_fitted(self, X: Any) -> Any:
+        """Rows as sparse as the rows of `fit`."""
+        if _array.is_torch(X) or _array.is_sparse(X) == _array.is_sparse(self.X_fit_):
+            return X
+        if _array.is_sparse(X):
+            return X.toarray()
+        from scipy.sparse import csr_array
+
+        return csr_array(X)
+
+    def _spread(self, X: Any) -> Array:
+        """Variance of predictions over the variance of the noise."""
+        problem, posterior = self._factorize()
+        assert self._resolved is not None
+        X = self._check_rows(X, reset=False)
+        X = X.detach() if _array.is_torch(X) else X
+        rows = wide(take(self._like(X), self._counted))
+        parts = []
+        for batch in row_batches(X.shape[0], 1, batch_size=block_rows(rows.shape[0], self.batch_size, X)):
+            some = wide(self._as_fitted(X[batch]))
+            K, own = (_native(v) for v in (self._resolved.matrix(some, rows), self._resolved.diagonal(some)))
+            parts.append(posterior.of_kernel(*problem.centred(K, own)))
+        return _array.namespace(*parts).concat(parts)
+
+    @property
+    def _counted(self) -> np.ndarray:
+        """Indices of the rows of `fit` with a weight."""
+        return np.arange(len(self._solution.coef)) if self._weight is None else np.flatnonzero(self._weight)
+
+    def _factorize(self) -> tuple[FromGram, Posterior]:
+        """The system of the fit and its factorization, computed once."""
+        if self.solver_ != "direct" or self._resolved is None:
+            raise ValueError(
+                f"return_std needs a {type(self).__name__} with solver='direct', and a kernel that gives k(x, x): not "
+                "'precomputed'."
+            )
+        if getattr(self, "_posterior", None) is None:
+            counted = self._counted
+            K = _native(self._resolved.matrix(wide(take(self.X_fit_, counted))))
+            weight = to_library(np.ones(len(counted)) if self._weight is None else self._weight[counted], K)
+            Y, keys = _array.namespace(K).zeros_like(weight)[:, None], np.zeros(len(counted))
+            problem = FromGram(K, Y, weight, keys, Selection("loo", 0), intercept=self._centred)
+            self._posterior = problem, problem.posterior(self._solution.alpha)
+            problem.K = None  # means are all that predictions need
+        return self._posterior
+
+    def _file_state(self) -> dict[str, Any]:
+        return super()._file_state() | {"X_fit_": _plain(self.X_fit_)}
+
+    def _check_state(self, limit: int) -> None:
+        super()._check_state(limit)
+        self._check_parameters()
+        self._resolve()
+        n_rows = len(self._solution.coef)
+        n_fit = self.n_features_in_ if self._resolved is None else getattr(self.X_fit_, "shape", (0,))[0]
+        if n_fit != n_rows or (self._weight is not None and len(self._weight) != n_rows):
+            raise ValueError(f"there must be {n_rows} rows and weights, as many as coefficients")
+        if self._resolved is not None:
+            shape = tuple(getattr(self, "image_shape_", None) or (self.n_features_in_,))
+            if tuple(self.X_fit_.shape[1:]) != shape or not n_rows:
+                raise ValueError(f"there must be rows of the fit, of the shape {shape}")
+            if self.depth is not None and self.depth > _DEEPEST:
+                raise ValueError(f"the depth must be at most {_DEEPEST}")
+            reserve(32 * int(np.prod(shape)), "A row")
+            self._resolved.matrix(np.zeros((1, *shape)))  # raises unless the kernel takes such rows
+
+    @property
+    def dual_coef_(self) -> np.ndarray:
+        """Dual coefficients."""
+        coef = self._read("coef")
+        return coef[:, 0] if getattr(self._targets, "single", False) else coef
+
+
+class KernelRidge(KernelModel, RidgeRegressor):
     """Ridge regression with an exact kernel, directly or by preconditioned iterations.
 
-    Solves (K + αI) c = y − b; predictions are Σ_i c_i k(x, x_i) + b, with the mean b of the targets. It is the mean of
-    a Gaussian process with noise variance α. (`FeatureRidge` is for more rows.)
+    Solves (K + αI) c = y − b with Σ c = 0; predictions are Σ_i c_i k(x, x_i) + b. The constant b is not penalized. It
+    is the mean of a Gaussian process with noise variance α and an unknown constant. (`FeatureRidge` is for more rows.)
 
     Parameters
     ----------
@@ -27,14 +518,39 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
         of :mod:`ntkit.networks`; a function ``kernel(X, Y, **params)`` that returns the matrix, see
         :func:`ntkit.kernels.gram`. Or "precomputed": `fit` then takes the square kernel matrix of n rows, and `predict`
         rows of n kernel values with these.
-    alpha : float ≥ 0 or array of float
-        α. The best of several is taken, by the squared error on rows left out.
+    alphas : float ≥ 0, array of float or None
+        α. The best of several is taken, by the error on rows left out. None: 10⁻⁷, 10^-6.5, …, 10² times the mean of
+        the diagonal of the centred kernel matrix.
     solver : {"auto", "direct", "pcg", "gradient", "sketch"}
         "direct": Cholesky's factorization, O(n³). "pcg": preconditioned conjugate gradients, O(n²) for each
         iteration; the matrix is kept in memory if it fits, else computed again block by block. "gradient":
         preconditioned gradient descent (Algorithm 2 of [1]_), for comparison. "sketch": features and a sketch of their
         rows (Theorem 6.9 of [1]_), which solves a smaller problem to a factor 1 + ε. "auto": "direct" up to
-        10 000 rows (20 000 on a CUDA device; a third of that for several α), then "pcg".
+        10 000 rows (20 000 on a CUDA device), then "pcg".
+    solver_params : dict or None
+        Parameters of the solver:
+
+        "features" : {"nystroem", "sketch"}, transformer or None
+            Features Z of the kernel: the preconditioner of "pcg" and "gradient", and what "sketch" solves with.
+            "nystroem" (default): columns of the matrix at landmarks drawn by their leverage scores. "sketch":
+            :class:`~ntkit.DotProductSketch` or :class:`~ntkit.PolynomialSketch`, which look at the norms of rows only.
+            A transformer is cloned and fitted. None: no preconditioner.
+        "n_components" : int
+            Number of features; by default 20√n, and for iterations at most n/4.
+        "n_neighbors" : int, default 32
+            Neighbours of each row among which a preconditioner of Nyström features is corrected, if these miss more
+            than α of k(x, x) on average; 0 for none. (Not for a matrix too large for a CUDA device.)
+        "tolerance" : float, default 1e-6
+            Relative residual ‖y − (K + αI)c‖/‖y‖ that ends the iterations.
+        "max_iter" : int, default 1000
+            Most iterations for each α.
+        "sketch_size" : int
+            Rows of the sketch; by default (1 + 1/ε) s_λ, s_λ the statistical dimension of the features.
+        "epsilon" : float, default 0.1
+            ε: how far the objective of "sketch" may exceed the least one, as a share of it.
+        "cache_size" : float
+            MiB of kernel values to keep in memory; by default 0.6 of what is free, on the device of X (set it where
+            several fits run at a time).
     kernel_params : dict or None
         Further parameters of the kernel, such as ``{"degree": 3}``, ``{"nu": 2.5}`` or, for a network,
         ``{"kind": "nngp"}``.
@@ -43,30 +559,10 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     depth : int or None
         Number of layers of "ntk", "nngp" and "cntk", which has two at least; None: 1, and 3 for "cntk".
     fit_intercept : bool
-        Whether b is the (weighted) mean of y, or 0 as in scikit-learn's ``KernelRidge``.
-    features : {"nystroem", "sketch"}, transformer or None
-        Features Z of the kernel: the preconditioner of "pcg" and "gradient", and what "sketch" solves with.
-        "nystroem": columns of the matrix at landmarks drawn by their leverage scores. "sketch":
-        :class:`~ntkit.DotProductSketch` or :class:`~ntkit.PolynomialSketch`, which look at the norms of rows only. A
-        transformer is cloned and fitted. None: no preconditioner.
-    n_components : int or None
-        Number of features; None: 20√n, and for iterations at most n/4.
-    n_neighbors : int
-        Neighbours of each row among which a preconditioner of Nyström features is corrected, if these miss more than α
-        of k(x, x) on average; 0 for none. (Not for a matrix too large for a CUDA device.)
-    tol : float > 0
-        Relative residual ‖y − (K + αI)c‖/‖y‖ that ends the iterations.
-    max_iter : int
-        Most iterations for each α.
-    n_selection : int
-        Rows whose errors when left out choose among several α, for an iterative solver. ("direct" takes all rows.)
-    sketch_size : int or None
-        Rows of the sketch; None: (1 + 1/ε) s_λ, s_λ the statistical dimension of the features.
-    epsilon : float > 0
-        ε: how far the objective of "sketch" may exceed the least one, as a share of it.
-    cache_size : float or None
-        MiB of kernel values to keep in memory; None: 0.6 of what is free, on the device of X (set it where several
-        fits run at a time).
+        Whether b is fitted, without penalty, or 0 as in scikit-learn's ``KernelRidge``.
+    selection, n_selection
+        How the error of each α is estimated, as for :class:`FeatureRidge`. Iterative solvers leave out 256 rows at
+        most.
     batch_size : int or None
         Most rows of kernel values to compute at a time; None: as many as suit the machine.
     progress : bool
@@ -80,6 +576,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
         c, in float64.
     intercept_ : float or ndarray of shape (n_targets,)
         b.
+    noise_variance_ : float or ndarray of shape (n_targets,)
+        Variance of the targets about the model, at its largest evidence. (Not for "sketch".)
     X_fit_ : array of shape (n_samples, n_features)
         The rows of `fit`; None for "precomputed".
     alpha_ : float
@@ -87,13 +585,14 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     alphas_ : ndarray
         All of them, in increasing order.
     errors_ : ndarray
-        For several: mean squared error on rows left out, summed over targets, for each of `alphas_`.
+        Mean squared error on rows left out, summed over targets, for each of `alphas_`; NaN for those not tried, and
+        for a single α.
     solver_ : str
         The solver taken.
     n_iter_ : int
         Iterations of "pcg" or "gradient", for all α together; 1 for the others.
     history_ : list of ndarray of shape (iterations + 1, n_targets)
-        Relative residuals, for each of `alphas_`. (Not kept in files.)
+        Relative residuals, for each of `alphas_` that was tried. (Not kept in files.)
     sketch_size_, dimension_ : int, float
         Rows of the sketch, and an estimate of s_λ, for "sketch".
     lengthscale_ : float
@@ -106,9 +605,8 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     -----
     The preconditioner is Z Zᵀ + E ≈ K + αI with a sparse approximation of E⁻¹ from neighbours; see
     ``docs/design/kernel-ridge.md``. Z costs O(n m²), neighbours O(n²) and O(n k² (k + m)), each iteration O(n²) if the
-    matrix is in memory. For several α each starts from the solution before it; the errors of rows left out,
-    c_i/(K + αI)⁻¹_ii with b as it is, are exact up to the tolerance of their own right-hand sides. Kernel values and
-    solutions are in float64.
+    matrix is in memory. For several α each starts from the nearest solution known; the errors of rows left out are
+    exact up to the tolerance of their own right-hand sides. Kernel values and solutions are in float64.
 
     "sketch" promises ‖Kc − y‖² + α cᵀKc within 1 + ε of the optimum for features close to the kernel (Theorem 6.9 of
     [1]_). With landmarks c is 0 elsewhere; with other features K − Z Zᵀ must be small against α.
@@ -127,59 +625,26 @@ class KernelRidge(MultiOutputMixin, RegressorMixin, KernelModel):
     >>> rng = np.random.default_rng(0)
     >>> X = rng.uniform(-2, 2, (1000, 3))
     >>> y = np.sin(X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(1000)
-    >>> model = KernelRidge("ntk", [1e-2, 1e-1, 1.0], depth=2, solver="pcg", random_state=0).fit(X[:800], y[:800])
+    >>> model = KernelRidge("ntk", alphas=[1e-2, 1e-1, 1.0], depth=2, solver="pcg", random_state=0)
+    >>> model = model.fit(X[:800], y[:800])
     >>> bool(model.score(X[800:], y[800:]) > 0.95)
     True
     >>> model.n_iter_ < 100
     True
     """
 
-    _single: bool
 
-    def _targets(self, y: Any) -> np.ndarray:
-        values = check_targets(y, type(self).__name__)
-        self._single = values.ndim == 1
-        return values[:, None] if self._single else values
-
-    def predict(self, X: Any) -> Array:
-        """Predict the targets of the rows of X.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
-
-        Returns
-        -------
-        array of shape (n_samples,) or (n_samples, n_targets)
-            Of the library of X; float32 for float32.
-        """
-        if _array.is_dask(X):
-            check_is_fitted(self)
-            return self._map_rows(self.predict, X, None if self._single else int(self._dual.shape[1]))
-        scores = self._scores(X)
-        return like_rows(scores[:, 0] if self._single else scores, X)
-
-    @property
-    def dual_coef_(self) -> np.ndarray:
-        """Dual coefficients."""
-        return self._dual[:, 0] if self._single else self._dual
-
-    @property
-    def intercept_(self) -> Any:
-        """Mean of the targets."""
-        return float(self._intercept[0]) if self._single else self._intercept
-
-
-class KernelRidgeClassifier(ClassifierMixin, KernelModel):
+class KernelRidgeClassifier(KernelModel, RidgeClassifier):
     """Classification by kernel ridge regression on the indicators of the classes.
 
-    The class with the largest prediction wins. See :class:`KernelRidge`, which has the same parameters and attributes.
+    The class with the largest probability wins; probabilities are calibrated on rows left out (not for solver="sketch",
+    which leaves none out). See :class:`KernelRidge`, which has the same parameters and attributes.
 
     Parameters
     ----------
-    kernel, alpha, solver, kernel_params, lengthscale, depth, fit_intercept, features, n_components, n_neighbors, tol, \
-            max_iter, n_selection, sketch_size, epsilon, cache_size, batch_size, progress, random_state
-        As in :class:`KernelRidge`; `fit_intercept` subtracts the shares of the classes.
+    kernel, alphas, solver, solver_params, kernel_params, lengthscale, depth, fit_intercept, selection, n_selection, \
+            batch_size, progress, random_state
+        As in :class:`KernelRidge`. Rows are left out for a single α too: probabilities are calibrated on them.
 
     Attributes
     ----------
@@ -187,68 +652,50 @@ class KernelRidgeClassifier(ClassifierMixin, KernelModel):
         The classes, sorted.
     dual_coef_ : ndarray of shape (n_samples, n_classes)
     intercept_ : ndarray of shape (n_classes,)
+    temperature_ : float
+        What predictions are divided by on the way to probabilities, fitted on the rows left out.
 
     Examples
     --------
     >>> from sklearn.datasets import load_digits
     >>> from ntkit import KernelRidgeClassifier
     >>> X, y = load_digits(return_X_y=True)
-    >>> model = KernelRidgeClassifier("ntk", 0.1, depth=3).fit(X[:1000] / 16, y[:1000])
+    >>> model = KernelRidgeClassifier("ntk", alphas=0.1, depth=3).fit(X[:1000] / 16, y[:1000])
     >>> bool(model.score(X[1000:] / 16, y[1000:]) > 0.96)
     True
     """
 
-    def _targets(self, y: Any) -> np.ndarray:
-        labels = check_labels(y, type(self).__name__)
-        self.classes_, numbers = np.unique(labels, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs rows of at least two classes. Got one class only: "
-                f"{self.classes_.tolist()[0]!r}."
-            )
-        return np.eye(len(self.classes_))[numbers]
 
-    def decision_function(self, X: Any) -> Array:
-        """Predictions for the classes.
+def _plain(X: Any) -> Any:
+    """Rows as an array of floating-point numbers in host memory; None and CSR rows stay what they are."""
+    if X is None or _array.is_sparse(X):
+        return X
+    if _array.is_torch(X):
+        X = _array.to_numpy(X.float() if X.dtype.itemsize < 4 and X.is_floating_point() else X)
+    return X if X.dtype in (np.float32, np.float64) else X.astype(np.float64)
 
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
 
-        Returns
-        -------
-        array of shape (n_samples, n_classes), or (n_samples,) for two classes: the second's minus the first's
-        """
-        check_is_fitted(self)
-        binary = len(self.classes_) == 2
-        if _array.is_dask(X):
-            return self._map_rows(self.decision_function, X, None if binary else len(self.classes_))
-        scores = self._scores(X)
-        return like_rows(scores[:, 1] - scores[:, 0] if binary else scores, X)
+def _native(K: Array) -> Array:
+    """Tensors in host memory as NumPy arrays."""
+    view = _array.host_view(K)
+    return K if view is None else view
 
-    def predict(self, X: Any) -> Array:
-        """Predict the classes of the rows of X.
 
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
+class _Bar:
+    """A progress bar over iterations, which shows how far the residual has come."""
 
-        Returns
-        -------
-        array of shape (n_samples,)
-            A torch tensor if X is one and the classes are numbers.
-        """
-        if _array.is_dask(X):
-            check_is_fitted(self)
-            return self._map_rows(self.predict, X, None, self.classes_.dtype)
-        return winners(self._scores(X), self.classes_, X)
+    def __init__(self, name: str | None, tol: float):
+        self.name, self.tol = name, tol
 
-    @property
-    def dual_coef_(self) -> np.ndarray:
-        """Dual coefficients of the classes."""
-        return self._dual
+    def __enter__(self) -> Any:
+        from tqdm.auto import tqdm
 
-    @property
-    def intercept_(self) -> np.ndarray:
-        """Shares of the classes."""
-        return self._intercept
+        self.bar = tqdm(desc=self.name, unit=" iterations", disable=self.name is None)
+        return self._report
+
+    def _report(self, residual: float) -> None:
+        self.bar.set_postfix_str(f"residual {residual:.1e} of {self.tol:g}", refresh=False)
+        self.bar.update()
+
+    def __exit__(self, *error: object) -> None:
+        self.bar.close()

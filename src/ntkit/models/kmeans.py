@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
@@ -15,20 +15,29 @@ from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
 from ntkit._array import Array, to_numpy
+from ntkit._deprecated import OldSpellings
 from ntkit._estimator import AllOrNothing
-from ntkit._random import RandomState, generator, keyed, seed_sequence
+from ntkit._random import RandomState, generator, seed_sequence
+from ntkit._state import COLUMNS, Declared, Estimator, Field, Floats, Integer, Integers, Real
 from ntkit._validation import check_int, check_real, message
 from ntkit.features.base import FeatureMap
 from ntkit.features.landmarks.choose import take
-from ntkit.models._base import FeatureModel
-from ntkit.models._blocks import ArraySource, as_rows, block_rows, n_features_of, n_rows_of, take_rows
 from ntkit.models._checks import check_weight, like_rows, to_library
-from ntkit.models._features import check_features, default_features, fit_features
+from ntkit.models._features import check_columns, check_features, dense_features, fit_features
+from ntkit.models._rows import ArraySource, as_rows, block_rows, n_features_of, n_rows_of, take_rows
 
 _TILE = 1024  # rows of a tile of the exact kernel
 
 
-class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, AllOrNothing, BaseEstimator):
+class FeatureKMeans(
+    OldSpellings,
+    ClassNamePrefixFeaturesOutMixin,
+    TransformerMixin,
+    ClusterMixin,
+    AllOrNothing,
+    Declared,
+    BaseEstimator,
+):
     """Kernel k-means: k-means on features, which minimizes Σ ‖Z(x) − μ_{c(x)}‖² over clusters c and their means μ.
 
     With Z Zᵀ ≈ K that is about the objective of kernel k-means, tr(K − C Cᵀ K C Cᵀ) with C_{xj} = n_j^{-1/2} for the
@@ -49,7 +58,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         Starts from different centres, of which the result with the smallest inertia is kept.
     max_iter : int
         Most iterations from a start.
-    tol : float
+    tolerance : float
         Squared movement of all centres, relative to the mean variance of a feature, at which iteration ends; 0: when no
         row changes its cluster.
     batch_size : int or None
@@ -77,8 +86,11 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     -----
     O(n k m) per iteration and n·m numbers of memory for n rows, k clusters and m features: the features of all rows are
     held. First centres are those of greedy k-means++. Features in host memory go to scikit-learn's ``KMeans``; those on
-    another device stay there, with sums in float64 and clusters that lose all their rows starting anew from the rows
-    farthest from their centres. The two draw differently, so that results differ as those of two seeds do.
+    another device stay there, with sums in float64, and clusters that lose all their rows start again from the rows
+    farthest from their centres. The two draw differently, so that their results differ as results of two seeds do.
+
+    Weights count as repeated rows in every sum. The first centres are drawn by weight, but by the order of rows too, so
+    that a row of weight 2 and the row twice may lead to other local optima.
 
     References
     ----------
@@ -101,6 +113,16 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     True
     """
 
+    _old_names: ClassVar[dict[str, Any]] = {"tol": "tolerance"}
+    _state: ClassVar[dict[str, Field]] = {
+        **COLUMNS,
+        "features_": Estimator(("transform",)),
+        "cluster_centers_": Floats("k", "m", single=True),
+        "labels_": Integers("n", minimum=0),
+        "inertia_": Real(minimum=0.0),
+        "n_iter_": Integer(minimum=0),
+    }
+
     def __init__(
         self,
         features: Any = None,
@@ -108,7 +130,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         *,
         n_init: int = 1,
         max_iter: int = 300,
-        tol: float = 1e-4,
+        tolerance: float = 1e-4,
         batch_size: int | None = None,
         random_state: RandomState = None,
     ):
@@ -116,7 +138,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         self.n_clusters = n_clusters
         self.n_init = n_init
         self.max_iter = max_iter
-        self.tol = tol
+        self.tolerance = tolerance
         self.batch_size = batch_size
         self.random_state = random_state
 
@@ -144,21 +166,20 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             if not n_rows:
                 raise ValueError(message(f"{name}.fit", "X", "non-empty", X, "Found array with 0 sample(s)."))
             weight = None if sample_weight is None else check_weight(sample_weight, n_rows, name)
+            if weight is not None and not weight.any():
+                raise ValueError(f"sample_weight of {name} must not be zero for all rows.")
             if n_rows < self.n_clusters:
                 rule = f"at most the number of rows of X, n_samples={n_rows}"
                 raise ValueError(message(name, "n_clusters", rule, self.n_clusters))
             seed = seed_sequence(self.random_state, owner=name)
-            self._fit_features(X, seed)
+            self._fit_features(X, weight, seed)
             labels = self._cluster(self._features_of_all(X), weight, seed)
             self.labels_ = to_library(labels, X) if _array.is_torch(X) else to_numpy(labels)
         return self
 
-    def _fit_features(self, X: Any, seed: np.random.SeedSequence) -> None:
-        features = self.features
-        if features is None:
-            features = default_features(keyed(seed, "features"), X, type(self).__name__)
+    def _fit_features(self, X: Any, weight: np.ndarray | None, seed: np.random.SeedSequence) -> None:
         self.__dict__.pop("n_features_in_", None)
-        self.features_ = fit_features(features, ArraySource(X, None, None))
+        self.features_ = fit_features(self.features, ArraySource(X, None, weight), seed, type(self).__name__)
         self.n_features_in_ = n_features_of(X)
         self.__dict__.pop("feature_names_in_", None)
         if hasattr(self.features_, "feature_names_in_"):
@@ -170,7 +191,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             from sklearn.cluster import KMeans
 
             state = int(generator(seed, "k-means").integers(2**31))
-            options = {"n_init": self.n_init, "max_iter": self.max_iter, "tol": self.tol, "random_state": state}
+            options = {"n_init": self.n_init, "max_iter": self.max_iter, "tol": self.tolerance, "random_state": state}
             means = KMeans(self.n_clusters, copy_x=False, **options).fit(Z, sample_weight=weight)
             self.cluster_centers_ = means.cluster_centers_
             self.inertia_, self.n_iter_ = float(means.inertia_), int(means.n_iter_)
@@ -178,7 +199,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
         from ntkit._lloyd import lloyd
 
         found = lloyd(
-            Z, self.n_clusters, max_iter=self.max_iter, seed=seed, n_init=self.n_init, tol=self.tol,
+            Z, self.n_clusters, max_iter=self.max_iter, seed=seed, n_init=self.n_init, tol=self.tolerance,
             weight=None if weight is None else to_library(weight, Z),
         )  # fmt: skip
         self.cluster_centers_ = to_numpy(found.centers)
@@ -361,16 +382,14 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
     def _blocks(self, X: Any) -> Any:
         """Yield places and features of blocks of rows."""
         first = self._features_of(take_rows(X, slice(0, 1)))
-        if not first.shape[1]:
-            rule = "a transformer with at least one feature"
-            raise ValueError(message(type(self).__name__, "features", rule, first))
         step = self.batch_size or block_rows(int(first.shape[1]), first.dtype.itemsize, X)
         for start in range(0, n_rows_of(X), step):
             rows = slice(start, min(start + step, n_rows_of(X)))
             yield rows, self._features_of(take_rows(X, rows))
 
     def _features_of(self, X: Any) -> Array:
-        return FeatureModel._transform(self, X)  # the same checks and types
+        check_columns(X, getattr(self, "n_features_in_", None), type(self).__name__)
+        return dense_features(self.features_, X, type(self).__name__)
 
     def _check_parameters(self) -> None:
         name = type(self).__name__
@@ -378,7 +397,7 @@ class FeatureKMeans(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMi
             check_features(self.features, name)
         for parameter in ("n_clusters", "n_init", "max_iter"):
             check_int(getattr(self, parameter), parameter, name, minimum=1)
-        check_real(self.tol, "tol", name, minimum=0)
+        check_real(self.tolerance, "tolerance", name, minimum=0)
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
 

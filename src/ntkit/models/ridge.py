@@ -3,24 +3,314 @@
 from __future__ import annotations
 
 from copy import copy
-from typing import Any, Self
+from os import PathLike
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
-from ntkit._array import Array, to_numpy
-from ntkit._random import RandomState
-from ntkit._validation import message
-from ntkit.models._base import FeatureModel
-from ntkit.models._blocks import as_rows, block_rows, n_rows_of, take_rows
-from ntkit.models._calibrate import left_out_log_loss, log_probabilities, temperature
-from ntkit.models._checks import check_labels, check_targets, like_rows, to_library, winners
-from ntkit.models._solve import Covariance
+from ntkit._array import Array
+from ntkit._batching import progress_bar
+from ntkit._random import RandomState, keyed, row_uniforms, seed_sequence
+from ntkit._state import Estimator, Field, Integer, Optional, Part
+from ntkit._validation import check_choice, message
+from ntkit.models._base import OfFeatures, RidgeClassifier, RidgeRegressor
+from ntkit.models._checkpoint import Checkpoint
+from ntkit.models._checks import check_weight, to_library
+from ntkit.models._features import check_columns, check_features, dense_features, fit_features
+from ntkit.models._linalg import EPS, symmetric
+from ntkit.models._problems import FromRows, FromSums, Posterior, Selection, from_statistics
+from ntkit.models._rows import Block, Source, as_rows, as_source, block_rows, n_features_of, n_rows_of, take_rows
+from ntkit.models._statistics import Statistics
+from ntkit.models._targets import check_labels
+
+_SOLVERS = ("auto", "eigen", "cholesky")
 
 
-class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
+class FeatureModel(OfFeatures):
+    """Rows become statistics, statistics become weights; see :class:`FeatureRidge`."""
+
+    _statistics: Any  # Statistics, or None in a model that was loaded without them
+    _posterior: tuple[FromSums | FromRows, Posterior] | None
+
+    _old_positions: ClassVar[int] = 2
+    _state: ClassVar[dict[str, Field]] = {
+        "features_": Estimator(),
+        "n_samples_seen_": Integer(minimum=1),
+        "_itemsize": Integer(minimum=1, maximum=8),
+        "_statistics": Optional(Part(Statistics), on_request=True),
+    }
+    _transient: ClassVar[tuple[str, ...]] = ("_posterior",)
+
+    def __init__(
+        self,
+        features: Any = None,
+        *,
+        alphas: Any = None,
+        fit_intercept: bool = True,
+        selection: str = "loo",
+        n_selection: int = 1000,
+        solver: str = "auto",
+        batch_size: int | None = None,
+        progress: bool = False,
+        random_state: RandomState = None,
+    ):
+        self.features = features
+        self.alphas = alphas
+        self.fit_intercept = fit_intercept
+        self.selection = selection
+        self.n_selection = n_selection
+        self.solver = solver
+        self.batch_size = batch_size
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        sample_weight: Any = None,
+        *,
+        checkpoint: str | PathLike[str] | None = None,
+        checkpoint_every: float = 60.0,
+    ) -> Self:
+        """Fit the features and the model, reading the rows block by block.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix, torch tensor, memory map, Dask collection, iterable or path
+            Rows of shape (n_samples, n_features), or images of shape (n_samples, height, width, channels) for features
+            that take them. An iterable must yield (X, y) or (X, y, sample_weight) blocks; one that can be iterated over
+            again (not a generator) also serves steps that need a pass of their own, such as ``StandardScaler``. A path,
+            or a list of paths, or a folder, names CSV or Parquet files.
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+            Targets. For an iterable None; for a path the name of the target column, or a list of names.
+        sample_weight : array of shape (n_samples,), optional
+        checkpoint : path, optional
+            File to which the statistics are written as the fit goes on. If it is there already, the fit goes on
+            from it, to the same result; it is removed when the fit is complete. The rows must come in the same
+            order as before.
+        checkpoint_every : float, default=60
+            Seconds between two writings.
+
+        Returns
+        -------
+        self
+        """
+        with self._all_or_nothing():
+            self._check_parameters()
+            if _array.is_dask(X):
+                self._fit_dask(X, y, sample_weight, checkpoint)
+                self._solve()
+            else:
+                source = as_source(X, y, sample_weight, type(self).__name__)
+                saved = self._fit_source(source, checkpoint, checkpoint_every)
+                self._statistics.finish()
+                self._solve()
+                if saved:
+                    saved.remove()
+        return self
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Add rows to those seen so far. The features are fitted on the first call, on its rows.
+
+        The model is solved for when it is next asked for something, so that many small calls are cheap.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor with rows or images
+        y : array of shape (n_samples,) or (n_samples, n_targets)
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        owner = type(self).__name__
+        self._check_parameters()
+        if _array.is_dask(X):
+            remedy = "Only fit takes Dask collections."
+            raise TypeError(message(f"{owner}.partial_fit", "X", "rows in memory", X, remedy))
+        source = as_source(X, y, sample_weight, owner)
+        with self._all_or_nothing():
+            if not hasattr(self, "features_"):
+                self._begin(source)
+            elif self._statistics is None:
+                raise ValueError(
+                    f"This {owner} was loaded without its statistics, so that no rows can be added. Save it with "
+                    "ntkit.save(model, path, statistics=True)."
+                )
+            # An error or an interrupt leaves the sums of before.
+            self._statistics, self._targets = self._statistics.fork(), copy(self._targets)
+            for block in source.blocks(self._block_rows(source)):
+                self._add(block)
+            self._solution = self._posterior = None
+            self.n_samples_seen_ = self._statistics.count
+        return self
+
+    def _begin(self, source: Source) -> None:
+        """Fit the features; make empty statistics."""
+        owner = type(self).__name__
+        self._seed = seed_sequence(self.random_state, owner=owner)
+        self._targets = self._codec()
+        self.__dict__.pop("n_features_in_", None)
+        self.features_ = fit_features(self.features, source, self._seed, owner)
+        first = source.first()
+        probe = self._transform(take_rows(first.X, slice(0, 1)))
+        self.n_features_in_ = n_features_of(first.X)
+        self._take_names(self.features_)
+        self._itemsize = probe.dtype.itemsize
+        self._solution = self._posterior = None
+        self._statistics = Statistics(int(probe.shape[1]), 0, self.n_selection)
+
+    def _fit_source(self, source: Source, checkpoint: Any, every: float) -> Checkpoint | None:
+        self._begin(source)
+        saved = Checkpoint(checkpoint, every, self, source) if checkpoint is not None else None
+        n_done = saved.resume() if saved else 0
+        with progress_bar(type(self).__name__ if self.progress else None, source.n_rows) as bar:
+            for index, block in enumerate(source.blocks(self._block_rows(source))):
+                if saved:
+                    saved.see(block)
+                if index >= n_done:
+                    self._add(block)
+                    if saved:
+                        saved.write(index + 1)
+                bar.update(n_rows_of(block.X))
+        if saved:
+            saved.end()
+        self.n_samples_seen_ = self._statistics.count
+        return saved
+
+    def _block_rows(self, source: Source) -> int:
+        if self.batch_size is not None:
+            return self.batch_size
+        return block_rows(self._statistics.n_components, self._itemsize, getattr(source, "X", None))
+
+    def _add(self, block: Block, start: int = 0) -> None:
+        """Add a block of rows to the statistics; `start` rows stand before these."""
+        owner, statistics = type(self).__name__, self._statistics
+        Y = self._targets.encode(block.y, owner)
+        weight = check_weight(block.weight, Y.shape[0], owner)
+        Z = self._transform(block.X)
+        if Z.shape[0] != Y.shape[0]:
+            raise ValueError(
+                f"X and y of {owner} must have equal numbers of rows. Got blocks of {Z.shape[0]} and {Y.shape[0]}."
+            )
+        if _shares_memory(Z, block.X):
+            Z = _array.namespace(Z).asarray(Z, copy=True)
+        start += statistics.count
+        keys = row_uniforms(keyed(self._seed, "sample"), start, start + Z.shape[0])[:, 0]
+        keys[weight == 0] = np.inf
+        statistics.place_targets(range(statistics.n_targets), Y.shape[1])
+        statistics.add(Z, to_library(Y, Z), to_library(weight, Z), keys)
+
+    def _transform(self, X: Any) -> Array:
+        """Features as a dense array; torch tensors in host memory as NumPy arrays."""
+        check_columns(X, getattr(self, "n_features_in_", None), type(self).__name__)
+        return dense_features(self.features_, X, type(self).__name__)
+
+    def _fit_dask(self, X: Any, y: Any, sample_weight: Any, checkpoint: Any) -> None:
+        from ntkit.distributed import reduce_statistics
+
+        if checkpoint is not None:
+            rule, remedy = "None for Dask collections", "Dask computes lost blocks again by itself."
+            raise ValueError(message(f"{type(self).__name__}.fit", "checkpoint", rule, checkpoint, remedy))
+        reduce_statistics(self, X, y, sample_weight)
+        self.n_samples_seen_ = self._statistics.count
+
+    def _check_parameters(self) -> None:
+        if self.features is not None:
+            check_features(self.features, type(self).__name__)
+        self._check_common()
+        check_choice(self.solver, "solver", type(self).__name__, _SOLVERS)
+
+    def _solve(self) -> None:
+        """Solve for the weights, if rows have come since that was last done."""
+        check_is_fitted(self)
+        if self._solution is not None:
+            return
+        statistics, owner = self._statistics.finished(), type(self).__name__
+        if statistics.total_weight() == 0:
+            raise ValueError(f"sample_weight of {owner} must not be zero for all rows.")
+        self._targets.ready(owner)
+        problem = self._problem(statistics, self.fit_intercept, Selection(self.selection, statistics.sample.size))
+        solution = self._choose(problem, problem.total / statistics.n_units)
+        self._statistics, self._posterior, self._centred = statistics, None, self.fit_intercept
+        self._solution = solution
+
+    def _problem(self, statistics: Statistics, intercept: bool, selection: Selection) -> FromSums | FromRows:
+        return from_statistics(
+            statistics, selection, intercept=intercept, several=self._several, solver=self.solver,
+            shift=self._targets.shift,
+        )  # fmt: skip
+
+    def degrees_of_freedom(self, alphas: Any) -> np.ndarray:
+        """Effective degrees of freedom of penalties: tr G(G + αI)⁻¹, G the Gram matrix of the (centred) features.
+
+        Parameters
+        ----------
+        alphas : float or array of float
+
+        Returns
+        -------
+        ndarray of the shape of `alphas`
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> from ntkit import FeatureRidge, NTKFeatures
+        >>> X = np.random.default_rng(0).standard_normal((200, 3))
+        >>> model = FeatureRidge(NTKFeatures(n_components=64, random_state=0)).fit(X, X[:, 0])
+        >>> model.degrees_of_freedom(0.0) <= 64
+        np.True_
+        """
+        self._solve()
+        if self._statistics is None:
+            raise ValueError(
+                f"degrees_of_freedom needs the statistics of the fit, which this {type(self).__name__} was saved "
+                "without. Save it with ntkit.save(model, path, statistics=True)."
+            )
+        matrix = self._problem(self._statistics, self._centred, Selection("loo", 0)).gram_matrix()
+        values = np.maximum(_array.to_numpy(_array.namespace(matrix).linalg.eigvalsh(symmetric(matrix))), 0.0)
+        values = values[values > len(values) * EPS * values.max(initial=0.0)]
+        return (values / (values + np.asarray(alphas, dtype=np.float64)[..., None])).sum(axis=-1)
+
+    def _blocks(self, X: Any, itemsize: int) -> Any:
+        """Yield the features of blocks of rows."""
+        X = as_rows(X, "X", type(self).__name__)
+        step = self.batch_size or block_rows(self._solution.coef.shape[0], itemsize, X)
+        for start in range(0, max(n_rows_of(X), 1), step):
+            yield self._transform(take_rows(X, slice(start, start + step)))
+
+    def _scores(self, X: Any) -> Array:
+        parts = []
+        for Z in self._blocks(X, self._itemsize):
+            xp: Any = _array.namespace(Z)
+            coef, intercept = (to_library(a, Z) for a in (self._solution.coef, self._solution.intercept))
+            parts.append(xp.matmul(xp.astype(Z, xp.float64), coef) + intercept)
+        return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts, axis=0)
+
+    def _file_state(self) -> dict[str, Any]:
+        self._solve()
+        return super()._file_state()
+
+    def _check_state(self, limit: int) -> None:
+        super()._check_state(limit)
+        self._statistics = vars(self).get("_statistics")  # files have them on request
+        sizes = self._solution.coef.shape
+        if self._statistics is not None and sizes != (self._statistics.n_components, self._statistics.n_targets):
+            raise ValueError(f"the statistics must be of {sizes[0]} features and {sizes[1]} targets")
+
+    def _for_workers(self) -> Self:
+        """A copy that predicts, without the statistics: these are much larger than the weights."""
+        self._solve()
+        light = copy(self)
+        light._statistics = None
+        return light
+
+
+class FeatureRidge(FeatureModel, RidgeRegressor):
     """Ridge regression on features, in one pass over the rows and constant memory.
 
     Minimizes Σ w (y − βᵀZ(x) − b)² + α‖β‖². Only the sums Σ w z zᵀ, Σ w z yᵀ, Σ w y² are kept (or the features
@@ -76,8 +366,9 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
 
     Notes
     -----
-    O(n m²) time for n rows and m features, plus m³/3 per α; 20 m² bytes of memory and some blocks. Rows in float32, and
-    so features in float32, take half the time; the sums are in float64 in either case.
+    O(n m²) time for n rows and m features, plus m³/3 per α; 20 m² bytes of memory and some blocks.
+    ``partial_fit`` takes as much again while it adds 1024 rows or more, so that an error leaves the model as it was.
+    Rows in float32, and so features in float32, take half the time; the sums are in float64 in either case.
 
     Examples
     --------
@@ -94,138 +385,32 @@ class FeatureRidge(MultiOutputMixin, RegressorMixin, FeatureModel):
     True
     """
 
-    _covariance: Covariance | None
-    _centred: bool | None = None
+    def _spread(self, X: Any) -> Array:
+        """1/W + z̃ᵀ(G + α)⁻¹z̃ of each row."""
+        problem, posterior = self._factorize()
+        parts = [problem.spread(posterior, Z) for Z in self._blocks(X, 8)]
+        return _array.namespace(*parts).concat(parts, axis=0)
 
-    def __init__(
-        self,
-        features: Any = None,
-        alphas: Any = None,
-        *,
-        fit_intercept: bool = True,
-        selection: str = "loo",
-        n_selection: int = 1000,
-        solver: str = "auto",
-        batch_size: int | None = None,
-        progress: bool = False,
-        random_state: RandomState = None,
-    ):
-        self.features = features
-        self.alphas = alphas
-        self.fit_intercept = fit_intercept
-        self.selection = selection
-        self.n_selection = n_selection
-        self.solver = solver
-        self.batch_size = batch_size
-        self.progress = progress
-        self.random_state = random_state
-
-    def _targets(self, y: Any) -> np.ndarray:
-        owner = type(self).__name__
-        values = check_targets(y, owner)
-        Y = values[:, None] if values.ndim == 1 else values
-        known = self._statistics.n_targets
-        if not known:
-            self._single = values.ndim == 1
-        elif Y.shape[1] != known:
-            raise ValueError(f"y of {owner} must have as many columns in every block. Got {Y.shape[1]} after {known}.")
-        return Y
-
-    def predict(self, X: Any, *, return_std: bool = False) -> Any:
-        """Predict the targets of the rows of X.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
-        return_std : bool, default=False
-            Whether to return standard deviations too: of a new target, noise included, in the Bayesian view, where the
-            penalty is a Gaussian prior: σ²(1 + 1/W + z̃ᵀ(G + α)⁻¹z̃).
-
-        Returns
-        -------
-        array of shape (n_samples,) or (n_samples, n_targets), or two of them
-        """
-        check_is_fitted(self)
-        if _array.is_dask(X):
-            light = self._for_workers()
-            light._covariance = None
-            mean = self._map_rows(light.predict, X, self._n_columns)
-            if not return_std:
-                return mean
-            heavy = copy(light)
-            heavy._covariance = self._factorize()
-            return mean, self._map_rows(_Deviation(heavy), X, self._n_columns)
-        scores = self._scores(X)
-        mean = like_rows(scores if not self._single else scores[:, 0], X)
-        if not return_std:
-            return mean
-        xp: Any = _array.namespace(scores)
-        noise = to_library(self._solution.noise, scores)
-        std = xp.sqrt(noise * (1 + self._spread(X))[:, None])
-        return mean, like_rows(std if not self._single else std[:, 0], X)
-
-    def _factorize(self) -> Covariance:
+    def _factorize(self) -> tuple[FromSums | FromRows, Posterior]:
         """What standard deviations are computed from, computed once."""
-        self._solve()
-        if self._covariance is None:
+        if getattr(self, "_posterior", None) is None:
             if self._statistics is None:
                 raise ValueError(
                     "return_std needs the statistics of the fit, which this model was saved without. Save it with "
                     "ntkit.save(model, path, statistics=True)."
                 )
-            intercept = self.fit_intercept if self._centred is None else self._centred
-            self._covariance = Covariance(self._statistics, self._solution.alpha, intercept=intercept)
-        return self._covariance
-
-    def _spread(self, X: Any) -> Array:
-        """1/W + z̃ᵀ(G + α)⁻¹z̃ of each row."""
-        covariance = self._factorize()
-        X = as_rows(X, "X", type(self).__name__)
-        step = self.batch_size or block_rows(self._solution.coef.shape[0], 8, X)
-        starts = range(0, max(n_rows_of(X), 1), step)
-        parts = [covariance.spread(self._transform(take_rows(X, slice(i, i + step)))) for i in starts]
-        return _array.namespace(*parts).concat(parts, axis=0)
-
-    def _solved(self) -> None:
-        self._covariance = None
-        self._centred = self.fit_intercept  # a parameter set later waits for the next fit
-
-    @property
-    def _n_columns(self) -> int | None:
-        self._solve()
-        return None if self._single else int(self._solution.coef.shape[1])
-
-    @property
-    def coef_(self) -> np.ndarray:
-        """Weights of the features."""
-        return self._fitted(lambda s: s.coef[:, 0] if self._single else s.coef.T)
-
-    @property
-    def intercept_(self) -> Any:
-        """Constant term."""
-        return self._fitted(lambda s: float(s.intercept[0]) if self._single else s.intercept)
-
-    @property
-    def noise_variance_(self) -> Any:
-        """Variance of the targets about the model."""
-        return self._fitted(lambda s: float(s.noise[0]) if self._single else s.noise)
+            # With the intercept of the fit: a parameter that was set later waits for the next one.
+            problem = self._problem(self._statistics, self._centred, Selection("loo", 0))
+            self._posterior = problem, problem.posterior(self._solution.alpha)
+        assert self._posterior is not None
+        return self._posterior
 
 
-class _Deviation:
-    """The standard deviations of a prediction; sent to Dask's workers."""
-
-    def __init__(self, model: FeatureRidge):
-        self.model = model
-
-    def __call__(self, X: Any) -> Array:
-        return self.model.predict(X, return_std=True)[1]
-
-
-class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
+class FeatureRidgeClassifier(FeatureModel, RidgeClassifier):
     """Classification by ridge regression on features, in one pass over the rows and constant memory.
 
     The targets are 1 for the class of a row and 0 for the others, minus 1/n_classes, as in Section 5.1 of [1]_; the
-    class with the largest prediction wins. See :class:`FeatureRidge` for everything else.
+    class with the largest calibrated probability wins. See :class:`FeatureRidge` for everything else.
 
     Parameters
     ----------
@@ -244,7 +429,8 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         Log loss of the probabilities on rows left out, for each of `alphas_`; NaN for those not tried or lost in
         rounding. It is smoother than the share of rows misclassified.
     temperature_ : float
-        Probabilities are softmax(predictions / temperature_), which has the smallest log loss on the rows left out.
+        What predictions are divided by on the way to probabilities, fitted on the rows left out. Corrections that are
+        linear in the predictions are added; see ``docs/design/learning.md``.
 
     References
     ----------
@@ -262,31 +448,6 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
     (297, 10)
     """
 
-    _loss = staticmethod(left_out_log_loss)
-
-    def __init__(
-        self,
-        features: Any = None,
-        alphas: Any = None,
-        *,
-        fit_intercept: bool = True,
-        selection: str = "loo",
-        n_selection: int = 1000,
-        solver: str = "auto",
-        batch_size: int | None = None,
-        progress: bool = False,
-        random_state: RandomState = None,
-    ):
-        self.features = features
-        self.alphas = alphas
-        self.fit_intercept = fit_intercept
-        self.selection = selection
-        self.n_selection = n_selection
-        self.solver = solver
-        self.batch_size = batch_size
-        self.progress = progress
-        self.random_state = random_state
-
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, classes: Any = None) -> Self:
         """Add rows to those seen so far; see :meth:`FeatureRidge.partial_fit`.
 
@@ -302,144 +463,22 @@ class FeatureRidgeClassifier(ClassifierMixin, FeatureModel):
         -------
         self
         """
-        self._coming = None if classes is None else check_labels(classes, type(self).__name__)
-        try:
-            return super().partial_fit(X, y, sample_weight)
-        finally:
-            self.__dict__.pop("_coming", None)
+        coming = None if classes is None else check_labels(classes, type(self).__name__)
+        with self._all_or_nothing():
+            super().partial_fit(X, y, sample_weight)
+            if coming is not None:
+                self._targets.meet(coming, type(self).__name__)
+                self._statistics.place_targets(range(self._statistics.n_targets), self._targets.n_targets)
+        return self
 
-    def _targets(self, y: Any) -> np.ndarray:
-        coming = getattr(self, "_coming", None)
-        if coming is not None:
-            self._encode(coming)
-        numbers = self._encode(check_labels(y, type(self).__name__))
-        one_hot = np.zeros((len(numbers), len(self._labels)))
-        one_hot[np.arange(len(numbers)), numbers] = 1.0
-        return one_hot
 
-    def _encode(self, labels: np.ndarray) -> np.ndarray:
-        """Numbers of labels in the order in which they have been met."""
-        distinct, inverse = np.unique(labels, return_inverse=True)
-        known = {label: number for number, label in enumerate(self._labels)}
-        new = [label for label in distinct.tolist() if label not in known]
-        if len({isinstance(label, str | bytes) for label in (*known, *new)}) > 1:
-            rule = f"labels like those before, such as {self._labels[0]!r}" if known else "all text or all numbers"
-            raise TypeError(message(type(self).__name__, "y", rule, new[0]))
-        if new:
-            self._labels = [*self._labels, *new]
-            known |= {label: number for number, label in enumerate(self._labels)}
-            self._label_dtype = np.result_type(getattr(self, "_label_dtype", distinct.dtype), distinct.dtype)
-        return np.array([known[label] for label in distinct.tolist()])[inverse.reshape(-1)]
-
-    @property
-    def classes_(self) -> np.ndarray:
-        """The classes met so far, sorted."""
-        if not getattr(self, "_labels", None):
-            raise AttributeError(f"This {type(self).__name__} has not been fitted: it has no attribute 'classes_'.")
-        return np.sort(np.array(self._labels, dtype=self._label_dtype))
-
-    def _solve(self) -> None:
-        check_is_fitted(self)
-        if self._solution is None and len(self._labels) < 2:
-            raise ValueError(
-                f"{type(self).__name__} needs rows of at least two classes. Got one class only: {self._labels[0]!r}."
-            )
-        super()._solve()
-
-    def _shift(self) -> float:
-        return 1.0 / len(self._labels)
-
-    def _solved(self) -> None:
-        solution = self._solution
-        order = np.argsort(np.array(self._labels, dtype=self._label_dtype), kind="stable")
-        index = to_library(order, solution.coef)
-        solution.coef = solution.coef[:, index]
-        solution.intercept = solution.intercept[index]
-        targets, predictions, weight = (to_numpy(a) for a in solution.left_out)
-        scores = predictions[:, order]
-        self._temperature = temperature(scores, targets[:, order].argmax(axis=1), weight)
-
-    def decision_function(self, X: Any) -> Array:
-        """Predictions for the classes.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
-
-        Returns
-        -------
-        array of shape (n_samples, n_classes), or (n_samples,) for two classes: the second's minus the first's
-        """
-        self._solve()
-        binary = len(self.classes_) == 2
-        if _array.is_dask(X):
-            n_columns = None if binary else len(self.classes_)
-            return self._map_rows(self._for_workers().decision_function, X, n_columns)
-        scores = self._scores(X)
-        return like_rows(scores[:, 1] - scores[:, 0] if binary else scores, X)
-
-    def predict(self, X: Any) -> Array:
-        """Predict the classes of the rows of X.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
-
-        Returns
-        -------
-        array of shape (n_samples,)
-            A torch tensor if X is one and the classes are numbers.
-        """
-        self._solve()
-        if _array.is_dask(X):
-            return self._map_rows(self._for_workers().predict, X, None, self.classes_.dtype)
-        return winners(self._scores(X), self.classes_, X)
-
-    def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of :meth:`predict_proba`.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
-
-        Returns
-        -------
-        array of shape (n_samples, n_classes)
-        """
-        self._solve()
-        if _array.is_dask(X):
-            return self._map_rows(self._for_workers().predict_log_proba, X, len(self.classes_))
-        log_p = log_probabilities(to_numpy(self._scores(X)), self._temperature)
-        return like_rows(log_p, X)
-
-    def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, calibrated on the rows left out in the fit.
-
-        Parameters
-        ----------
-        X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
-
-        Returns
-        -------
-        array of shape (n_samples, n_classes)
-        """
-        self._solve()
-        if _array.is_dask(X):
-            return self._map_rows(self._for_workers().predict_proba, X, len(self.classes_))
-        log_p = self.predict_log_proba(X)
-        return _array.namespace(log_p).exp(log_p)
-
-    @property
-    def coef_(self) -> np.ndarray:
-        """Weights of the features."""
-        return self._fitted(lambda s: s.coef.T)
-
-    @property
-    def intercept_(self) -> np.ndarray:
-        """Constant terms."""
-        return self._fitted(lambda s: s.intercept)
-
-    @property
-    def temperature_(self) -> float:
-        """What predictions are divided by before the softmax."""
-        return self._fitted(lambda s: self._temperature)  # noqa: ARG005
+def _shares_memory(Z: Any, X: Any) -> bool:
+    """Whether features are the rows themselves: they are going to be overwritten."""
+    if _array.is_numpy(Z) and not Z.flags.writeable:
+        return True
+    if _array.is_torch(Z):
+        return _array.is_torch(X) and Z.untyped_storage().data_ptr() == X.untyped_storage().data_ptr()
+    view = _array.host_view(X) if _array.is_array(X) else X
+    if hasattr(X, "iloc"):
+        return not Z.flags.owndata or not Z.flags.writeable
+    return view is not None and _array.is_numpy(view) and np.may_share_memory(Z, view)

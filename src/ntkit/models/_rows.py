@@ -1,7 +1,8 @@
-"""Rows in blocks, from arrays, memory maps, streams and files: what is held at a time does not grow with them."""
+"""Rows in blocks, from arrays, memory maps, streams and files: memory does not grow with their number."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -14,10 +15,10 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._validation import describe, message
+from ntkit.tables import FRAME_ENDINGS
 
 BLOCK_BYTES = 2**28  # of features: large enough for a matrix product at full speed
 _FEWEST, _MOST = 1024, 16384
-_ENDINGS = (".parquet", ".pq", ".csv", ".csv.gz", ".tsv")
 
 
 class Block(NamedTuple):
@@ -41,6 +42,10 @@ class Source(ABC):
     def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:  # noqa: ARG002
         """Fit a transformer on all rows as mapped by `before`, if the source has a way of its own to do so."""
         return False
+
+    def identity(self) -> str:
+        """What tells this source from another of the same size, without reading it."""
+        return ""
 
     def first(self) -> Block:
         """The first rows; they will come again."""
@@ -107,14 +112,22 @@ class TableSource(Source):
                 raise FileNotFoundError(f"{owner}.fit was given the folder '{path}', without CSV or Parquet files.")
             if not path.is_file():
                 raise FileNotFoundError(f"{owner}.fit was given the path '{path}', which is not a file.")
-            if not path.name.lower().endswith(_ENDINGS):
+            if not path.name.lower().endswith(FRAME_ENDINGS):
                 raise ValueError(
                     f"{owner}.fit reads .csv, .csv.gz, .tsv, .parquet and .pq files. Got '{path}'; read other formats "
                     "yourself and pass the rows, or a generator of (X, y) blocks."
                 )
 
+    def identity(self) -> str:
+        """Names, sizes and times of change of the files."""
+        states = [path.stat() for path in self.paths]
+        files = zip(self.paths, states, strict=True)
+        return repr([(path.name, state.st_size, state.st_mtime_ns) for path, state in files])
+
     def blocks(self, n_rows: int) -> Iterator[Block]:
         """Yield data frames without the targets, and the targets."""
+        from ntkit.tables import read_frames
+
         for path in self.paths:
             for frame in read_frames(path, n_rows):
                 missing = [name for name in self.targets if name not in frame.columns]
@@ -130,25 +143,9 @@ class TableSource(Source):
                 yield Block(frame.drop(columns=self.targets), y.to_numpy())
 
 
-def read_frames(path: Path, n_rows: int) -> Iterator[Any]:
-    """Yield data frames of at most `n_rows` rows of a CSV or Parquet file."""
-    if path.name.lower().endswith((".parquet", ".pq")):
-        from pyarrow.parquet import ParquetFile
-
-        with ParquetFile(path) as file:
-            for batch in file.iter_batches(batch_size=n_rows):
-                yield batch.to_pandas()
-        return
-    import pandas as pd
-
-    separator = "\t" if path.suffix.lower() == ".tsv" else ","
-    with pd.read_csv(path, chunksize=n_rows, sep=separator) as reader:
-        yield from reader
-
-
 def as_source(X: Any, y: Any, weight: Any, owner: str) -> Source:
     """Blocks of whatever a model's `fit` has been given."""
-    paths = _paths(X)
+    paths = _paths(X, y)
     if paths:
         if not (isinstance(y, str) or (isinstance(y, list | tuple) and y and all(isinstance(c, str) for c in y))):
             raise TypeError(message(f"{owner}.fit", "y", "the name of the target column if X is a path", y))
@@ -192,7 +189,7 @@ def as_rows(X: Any, name: str, owner: str) -> Any:
     if _array.is_sparse(X):
         return X.tocsr()
     if _array.is_array(X) or hasattr(X, "iloc"):
-        if X.ndim == 0 or (X.ndim == 1 and name == "X"):
+        if X.ndim == 0 or (X.ndim == 1 and name == "X" and not _is_text(X)):
             raise ValueError(
                 f"Expected 2D array, got {'scalar' if X.ndim == 0 else '1D'} array instead. "
                 + message(owner, name, "2-D (n_samples, n_features)", X, "Reshape your data with X.reshape(-1, 1).")
@@ -202,6 +199,12 @@ def as_rows(X: Any, name: str, owner: str) -> Any:
     if rows.ndim == 0:
         raise TypeError(message(owner, name, "an array with rows", X))
     return as_rows(rows, name, owner)
+
+
+def _is_text(X: Any) -> bool:
+    """Whether these are documents: a text for each row."""
+    kind = getattr(X.dtype, "kind", "")
+    return kind in ("U", "T") or (kind == "O" and all(isinstance(x, str) for x in X))
 
 
 def n_rows_of(X: Any) -> int:
@@ -214,7 +217,7 @@ def n_features_of(X: Any) -> int:
     return prod(X.shape[1:])
 
 
-def take_rows(X: Any, rows: slice) -> Any:
+def take_rows(X: Any, rows: slice | np.ndarray) -> Any:
     """Some rows; None stays None."""
     if X is None:
         return None
@@ -231,15 +234,17 @@ def block_rows(n_components: int, itemsize: int, like: Any = None) -> int:
     return min(max(budget // (n_components * itemsize), _FEWEST), _MOST)
 
 
-def _paths(X: Any) -> list[Path]:
+def _paths(X: Any, y: Any) -> list[Path]:
+    """Files that X names; a list of texts names files if y is the name of a column, or if all end like tables."""
     if isinstance(X, str | os.PathLike):
         path = Path(X)
         if path.is_dir():
-            return sorted(p for p in path.iterdir() if p.name.lower().endswith(_ENDINGS)) or [path]
+            return sorted(p for p in path.iterdir() if p.name.lower().endswith(FRAME_ENDINGS)) or [path]
         return [path]
-    if isinstance(X, list | tuple) and X and all(isinstance(x, str | os.PathLike) for x in X):
-        return [Path(x) for x in X]
-    return []
+    if not isinstance(X, list | tuple) or not X or not all(isinstance(x, str | os.PathLike) for x in X):
+        return []
+    named = isinstance(y, str) or all(isinstance(x, os.PathLike) or x.lower().endswith(FRAME_ENDINGS) for x in X)
+    return [Path(x) for x in X] if named else []
 
 
 def _is_stream(X: Any) -> bool:
@@ -248,3 +253,37 @@ def _is_stream(X: Any) -> bool:
     if isinstance(X, list | tuple):
         return bool(X) and isinstance(X[0], tuple) and len(X[0]) in (2, 3) and hasattr(X[0][0], "shape")
     return isinstance(X, Iterable)
+
+
+class Digest:
+    """A running digest of rows, targets and weights."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def add(self, *values: Any) -> None:
+        """Take in arrays, data frames or None."""
+        for value in values:
+            for part in _plain_parts(value):
+                self._hash.update(f"{part.dtype} {part.shape}".encode())
+                plain = part.dtype.kind in "biufcmMSU"
+                self._hash.update(np.ascontiguousarray(part).view(np.uint8) if plain else repr(part.tolist()).encode())
+
+    def text(self) -> str:
+        """The digest so far."""
+        return self._hash.hexdigest()
+
+
+def _plain_parts(values: Any) -> Iterator[np.ndarray]:
+    """NumPy arrays that hold all of some values."""
+    if values is None:
+        return
+    if _array.is_sparse(values):
+        values = values.tocsr()
+        yield from (values.data, values.indices, values.indptr)
+    elif _array.is_torch(values) and values.dtype.itemsize < 4 and values.is_floating_point():
+        yield _array.to_numpy(values.float())
+    elif hasattr(values, "columns"):
+        yield from (np.asarray(values[name]) for name in values.columns)
+    else:
+        yield np.atleast_1d(np.asarray(_array.to_numpy(values)))

@@ -1,0 +1,165 @@
+"""The choice of the penalty α: one search over a grid, by the loss on rows left out."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from ntkit._array import Array, to_numpy
+from ntkit._state import Declared, Field, Floats, Optional, Real
+from ntkit.models._problems import Fit, Problem
+
+Loss: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
+_SLACK = 0.001  # relative; the largest α with an error within this of the best is taken: it is the most stable
+_MOST_RAISES = 40
+GRID = 10.0 ** np.arange(-7, 2.5, 0.5)
+"""Default α, as multiples of the mean of the diagonal of the (centred) kernel matrix."""
+
+
+@dataclass
+class Solution(Declared):
+    """A ridge model: weights of features (m, k) or of rows (n, k), constants, and how α was chosen."""
+
+    coef: Array
+    intercept: Array
+    noise: Array | None
+    """Variance of the targets about the model of largest evidence: (Σ w (y − ŷ)² + α‖f‖²)/W."""
+    alpha: float
+    alphas: np.ndarray
+    errors: np.ndarray
+    """Mean loss on rows left out, for every α; NaN where it was not needed."""
+    left_out: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+    """Targets and predictions of the rows left out, and their weights."""
+
+    _state: ClassVar[dict[str, Field]] = {
+        "coef": Floats("m", "k"),
+        "intercept": Floats("k"),
+        "noise": Optional(Floats("k", minimum=0.0, finite=False)),
+        "alpha": Real(minimum=0.0),
+        "alphas": Floats("a", minimum=0.0),
+        "errors": Floats("a", finite=False),
+    }
+    _transient: ClassVar[tuple[str, ...]] = ("left_out",)
+
+
+def penalties(alphas: Any, scale: Callable[[], float], mean_weight: float) -> np.ndarray:
+    """The penalties to choose from, in increasing order; default ones are relative to the kernel and to the weights."""
+    if alphas is not None:
+        return np.unique(np.asarray(alphas, dtype=np.float64))
+    return GRID * ((scale() or 1.0) * (mean_weight or 1.0))
+
+
+def choose(problem: Problem, alphas: np.ndarray, loss: Loss, owner: str, resolution: float = 0.0) -> Solution:
+    """Solve for all α, or for as many as it takes to find the best, and return the model of the best.
+
+    Losses that differ by less than `resolution` are equal.
+    """
+    search = _Search(problem, alphas, loss, resolution)
+    best = search.whole_grid() if problem.evaluates_all else search.descend()
+    if best is None and problem.rescue():
+        search = _Search(problem, alphas, loss, resolution)
+        best = search.whole_grid()
+    if best is None:
+        problem.rescue()  # raises if the kernel is indefinite by more than rounding
+        best = search.raise_penalty(owner)
+    return search.solution(best)
+
+
+class _Search:
+    """Errors of the α of a grid, computed when asked for."""
+
+    def __init__(self, problem: Problem, alphas: np.ndarray, loss: Loss, resolution: float):
+        self.problem, self.alphas, self.loss, self.resolution = problem, alphas, loss, resolution
+        self.errors = np.full(len(alphas), np.nan)
+        self.fits: dict[int, Fit] = {}
+        self.targets, self.weight = to_numpy(problem.left_targets), to_numpy(problem.left_weight)
+
+    def error(self, index: int) -> float:
+        """Error on rows left out for one α; infinity if it cannot be solved for or does not exist."""
+        if not 0 <= index < len(self.alphas):
+            return np.inf
+        if np.isnan(self.errors[index]):
+            self.errors[index] = self._evaluate(index)
+        return float(self.errors[index])
+
+    def _evaluate(self, index: int) -> float:
+        fit = self.problem.fit(float(self.alphas[index]))
+        if fit is None:
+            return np.inf
+        self.fits[index] = fit
+        if fit.predictions is None:
+            return 0.0
+        error = self.loss(self.targets, to_numpy(fit.predictions), self.weight)
+        return error if np.isfinite(error) else np.inf
+
+    def whole_grid(self) -> int | None:
+        """Index of the best α, after all have been tried; None if none can be solved for."""
+        for index in range(len(self.alphas)):
+            self.error(index)
+        if not np.isfinite(self.errors).any():
+            return max(self.fits, default=None)
+        return self._stronger(int(np.argmin(self.errors)))
+
+    def descend(self) -> int | None:
+        """Index of the best α, by steps of 3 and 1 downhill from the middle; None if none can be solved for."""
+        current = len(self.alphas) // 2
+        while current < len(self.alphas):
+            self.error(current)
+            if current in self.fits:
+                break
+            current += 1
+        if current == len(self.alphas):
+            return None
+        for step in (3, 1):
+            while True:
+                lower = min((current - step, current + step), key=self.error)
+                if not self.error(lower) < self.error(current) - self.resolution:
+                    break
+                current = lower
+        return self._stronger(current)
+
+    def _stronger(self, index: int) -> int:
+        """The largest α tried that is as good as the best."""
+        bound = self.error(index) * (1 + _SLACK) + self.resolution
+        return max((other for other in self.fits if other >= index and self.errors[other] <= bound), default=index)
+
+    def raise_penalty(self, owner: str) -> int:
+        """Add the least of 10α, 100α, … that can be solved for, α the largest of the grid."""
+        alpha = float(self.alphas[-1]) or np.finfo(np.float64).eps * (self.problem.scale or 1.0)
+        for _ in range(_MOST_RAISES):
+            alpha *= 10
+            fit = self.problem.fit(alpha)
+            if fit is not None:
+                break
+        else:
+            raise ValueError(f"The system of {owner} cannot be solved for any alpha: its kernel is not positive.")
+        warnings.warn(
+            f"The system of {owner} with alpha={self.alphas[-1]:.3g} is indefinite by rounding errors; "
+            f"alpha={alpha:.3g} was taken. Use larger alphas, or a higher precision.",
+            stacklevel=_frames_of_package(),
+        )
+        self.alphas, self.errors = np.append(self.alphas, alpha), np.append(self.errors, np.nan)
+        self.fits[len(self.alphas) - 1] = fit
+        return len(self.alphas) - 1
+
+    def solution(self, index: int) -> Solution:
+        """The model of one α."""
+        fit, alpha = self.fits[index], float(self.alphas[index])
+        left_out = None if fit.predictions is None else (self.targets, to_numpy(fit.predictions), self.weight)
+        errors = np.where(np.isfinite(self.errors), self.errors, np.nan)
+        if left_out is None:
+            errors[:] = np.nan
+        return Solution(*self.problem.weights(fit.X, alpha), alpha, self.alphas, errors, left_out)
+
+
+def _frames_of_package() -> int:
+    """Stack level of the caller of ntkit, for warnings."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] == "ntkit":
+        frame, level = frame.f_back, level + 1
+    return level

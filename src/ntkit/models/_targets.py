@@ -1,0 +1,228 @@
+"""Targets as columns of numbers and back: real targets, and classes as indicators with calibrated probabilities."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from copy import copy
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.utils.validation import check_array
+
+from ntkit import _array
+from ntkit._array import Array, to_numpy
+from ntkit._state import Declared, Field, Flag, Integer, Labels, Optional, Part
+from ntkit._validation import message
+from ntkit.models._calibrate import Calibration, fit_calibration, left_out_log_loss, log_probabilities, logits
+from ntkit.models._checks import like_rows, to_library
+from ntkit.models._path import Solution
+
+
+class Targets(Declared):
+    """What a model has learned of its targets. `owner` is the name of the model, for messages."""
+
+    n_targets: int
+    resolution: ClassVar[float] = 0.0
+    """Losses that differ by less are equal."""
+
+    @abstractmethod
+    def encode(self, y: Any, owner: str) -> np.ndarray:
+        """Targets of some rows as a float64 matrix (n, n_targets); what they show of later ones is kept."""
+
+    @property
+    def shift(self) -> float:
+        """What is subtracted from all columns before a model is fitted."""
+        return 0.0
+
+    @abstractmethod
+    def loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
+        """What α is chosen by: the mean loss of predictions for rows left out."""
+
+    def ready(self, owner: str) -> None:
+        """Raise unless a model can be solved for."""
+
+    def settle(self, solution: Solution) -> Solution:
+        """Take in a new solution; return it with its columns in their final order."""
+        return solution
+
+    @abstractmethod
+    def union(self, others: list[Self]) -> tuple[Self, list[list[int]]]:
+        """What all have learned, and the places of each one's columns in it; others may have learned nothing."""
+
+
+class RealTargets(Targets):
+    """Targets of regression: one column, or several."""
+
+    def __init__(self) -> None:
+        self.n_targets = 0
+        self.single = True
+
+    _state: ClassVar[dict[str, Field]] = {"n_targets": Integer(minimum=1), "single": Flag()}
+
+    def encode(self, y: Any, owner: str) -> np.ndarray:
+        """See :meth:`Targets.encode`."""
+        y = check_array(to_numpy(y), ensure_2d=False, dtype=np.float64, input_name="y", estimator=owner, copy=True)
+        if y.ndim > 2 or y.ndim == 0:
+            raise ValueError(message(owner, "y", "of shape (n_samples,) or (n_samples, n_targets)", y))
+        Y = y[:, None] if y.ndim == 1 else y
+        if not self.n_targets:
+            self.single, self.n_targets = y.ndim == 1, Y.shape[1]
+        elif Y.shape[1] != self.n_targets:
+            raise ValueError(
+                f"y of {owner} must have as many columns in every block. Got {Y.shape[1]} after {self.n_targets}."
+            )
+        return Y
+
+    def loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
+        """Mean squared error, summed over targets."""
+        with np.errstate(over="ignore"):
+            return float(weight @ ((targets - predictions) ** 2).sum(axis=1)) / (float(weight.sum()) or 1.0)
+
+    def decode(self, values: Array, X: Any) -> Array:
+        """Columns as targets have them: of one axis if y had one, in the library and precision of X."""
+        return like_rows(values[:, 0] if self.single else values, X)
+
+    def union(self, others: list[Self]) -> tuple[Self, list[list[int]]]:
+        """See :meth:`Targets.union`."""
+        known = next((other for other in others if other.n_targets), self)
+        return copy(known), [list(range(other.n_targets)) for other in others]
+
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        if self.single and self.n_targets != 1:
+            raise ValueError(f"one target must have one column, not {self.n_targets}")
+
+
+class ClassTargets(Targets):
+    """Classes: a column for each, 1 for the rows of the class and 0 for others, minus 1/n_classes.
+
+    Columns are in the order in which classes are met, as more may come, until a solution is settled.
+    """
+
+    # Log losses of classes that are separable are 0 up to the tolerance of the temperature, about 1e-8: without this,
+    # rounding errors would choose α.
+    resolution = 1e-6
+
+    def __init__(self) -> None:
+        self.labels = np.empty(0)
+        self.calibration: Calibration | None = None
+
+    _state: ClassVar[dict[str, Field]] = {"labels": Labels(), "calibration": Optional(Part(Calibration))}
+
+    @property
+    def n_targets(self) -> int:  # type: ignore[override]
+        """Number of classes met so far."""
+        return len(self.labels)
+
+    @property
+    def shift(self) -> float:
+        """See :attr:`Targets.shift`."""
+        return 1.0 / len(self.labels)
+
+    @property
+    def classes(self) -> np.ndarray:
+        """The classes, sorted."""
+        return np.sort(self.labels)
+
+    def encode(self, y: Any, owner: str) -> np.ndarray:
+        """See :meth:`Targets.encode`."""
+        indices = self.meet(check_labels(y, owner), owner)
+        one_hot = np.zeros((len(indices), len(self.labels)))
+        one_hot[np.arange(len(indices)), indices] = 1.0
+        return one_hot
+
+    def meet(self, y: np.ndarray, owner: str) -> np.ndarray:
+        """Indices of labels in the order in which they have been met; new ones are appended."""
+        distinct, inverse = np.unique(y, return_inverse=True)
+        known = {label: index for index, label in enumerate(self.labels.tolist())}
+        new = [label for label in distinct.tolist() if label not in known]
+        if len({isinstance(label, str | bytes) for label in (*known, *new)}) > 1:
+            rule = f"labels like those before, such as {next(iter(known))!r}" if known else "all text or all numbers"
+            raise TypeError(message(owner, "y", rule, new[0]))
+        if new:
+            dtype = np.result_type(self.labels.dtype, distinct.dtype) if known else distinct.dtype
+            self.labels = np.array([*known, *new], dtype=dtype)
+            known |= {label: index for index, label in enumerate(self.labels.tolist())}
+        return np.array([known[label] for label in distinct.tolist()])[inverse.reshape(-1)]
+
+    def ready(self, owner: str) -> None:
+        """See :meth:`Targets.ready`."""
+        if len(self.labels) < 2:
+            raise ValueError(
+                f"{owner} needs rows of at least two classes. Got one class only: {self.labels.tolist()[0]!r}."
+            )
+
+    def loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
+        """Log loss of calibrated probabilities; it is smoother than the share of rows misclassified."""
+        return left_out_log_loss(targets, predictions, weight)
+
+    def settle(self, solution: Solution) -> Solution:
+        """Put the columns in the order of the sorted classes; calibrate probabilities on the rows left out."""
+        order = np.argsort(self.labels, kind="stable")
+        index = to_library(order, solution.coef)
+        noise = None if solution.noise is None else solution.noise[index]
+        coef, intercept = solution.coef[:, index], solution.intercept[index]
+        solution = replace(solution, coef=coef, intercept=intercept, noise=noise)
+        self.calibration = None
+        if solution.left_out is not None:
+            targets, predictions, weight = solution.left_out
+            solution.left_out = targets[:, order], predictions[:, order], weight
+            labels = targets[:, order].argmax(axis=1)
+            self.calibration = fit_calibration(predictions[:, order], labels, weight, len(order))
+        return solution
+
+    def calibrated(self, scores: Array) -> Array:
+        """Predictions for the classes on the scale of log-odds; as they are if no rows were left out."""
+        return scores if self.calibration is None else logits(to_numpy(scores), self.calibration)
+
+    def decode(self, scores: Array, X: Any) -> Array:
+        """Classes with the largest probabilities; a tensor where X is one and the classes are numbers."""
+        best, classes = to_numpy(self.calibrated(scores)).argmax(axis=1), self.classes
+        if _array.is_torch(X) and classes.dtype.kind in "biuf":
+            return to_library(classes, X)[to_library(best, X)]
+        return classes[best]
+
+    def log_probabilities(self, scores: Array, X: Any, owner: str) -> Array:
+        """Logarithms of the probabilities of the classes."""
+        if self.calibration is None:
+            raise ValueError(
+                f"This {owner} has no probabilities: they are calibrated on rows left out, and there were none (as for "
+                "solver='sketch' of KernelRidgeClassifier)."
+            )
+        return like_rows(log_probabilities(to_numpy(scores), self.calibration), X)
+
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        k = len(self.labels)
+        if len(set(self.labels.tolist())) < k:
+            raise ValueError("all classes must be different")
+        if self.calibration is not None and len(self.calibration.offsets) != k:
+            raise ValueError(f"the calibration must be of {k} classes")
+
+    def union(self, others: list[Self]) -> tuple[Self, list[list[int]]]:
+        """See :meth:`Targets.union`."""
+        whole = copy(self)
+        for other in others:
+            if len(other.labels):
+                whole.meet(other.labels, "FeatureRidgeClassifier")
+        index = {label: i for i, label in enumerate(whole.labels.tolist())}
+        return whole, [[index[label] for label in other.labels.tolist()] for other in others]
+
+
+def check_labels(y: Any, owner: str) -> np.ndarray:
+    """Class labels as an array with one axis."""
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import column_or_1d
+
+    y = to_numpy(y)
+    y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
+    y = check_array(y, ensure_2d=False, dtype=None, input_name="y", estimator=owner)
+    y = column_or_1d(y, warn=True)
+    labels = list(dict.fromkeys(y.tolist()))
+    try:
+        sorted(labels)
+    except TypeError as error:  # they have no order
+        raise TypeError(message(owner, "y", "all text or all numbers", labels)) from error
+    distinct = np.array(labels, dtype=y.dtype)
+    for start in range(0, len(distinct), 20):  # of more it may say that there are too many for the rows of a block
+        check_classification_targets(distinct[start : start + 20])
+    return y
