@@ -121,21 +121,21 @@ def accuracy(draws=None):
     class Timed(GramRidgeClassifier):
         solve_seconds_ = 0.0
 
-        def _solve(self, problem, Y):
+        def _solve_sums(self, sums, Y, weight):
             start = now()
-            weights = super()._solve(problem, Y)
+            super()._solve_sums(sums, Y, weight)
             self.solve_seconds_ = now() - start
-            return weights
 
     data = load_dataset("cifar10")
     features = features_of_two_networks()
     warm = torch.from_numpy(data.X[:64]).cuda()
-    GramRidgeClassifier(features, hidden_layers=1, product_dtype="bfloat16").fit_predict(warm, data.y[:64], warm)
-    model = Timed(features, hidden_layers=1, product_dtype="bfloat16", keep_coef=False, warm_start=True, random_state=0)
+    options = {"hidden_layers": 1, "product_dtype": "bfloat16", "selection": "holdout", "n_selection": 5000}
+    GramRidgeClassifier(features, **options).transduce(warm, data.y[:64], warm)
+    model = Timed(features, **options, keep_coef=False, warm_start=True, random_state=0)
     found, start, solving = [], now(), 0.0
     X, X_test = torch.from_numpy(data.X).cuda(), torch.from_numpy(data.X_test).cuda()
     for n_draws in DRAWS if draws is None else (draws,):
-        predictions = model.set_params(n_draws=n_draws).fit_predict(X, data.y, X_test)
+        predictions = model.set_params(n_draws=n_draws).transduce(X, data.y, X_test)
         solving += model.solve_seconds_
         row = {"draws": n_draws, "features": 16384 * n_draws, "gram_seconds": now() - start - solving}
         row |= {"seconds": row["gram_seconds"] + model.solve_seconds_, "alpha": model.alpha_}

@@ -168,7 +168,7 @@ def run_one(who, kernel, n, device):
     X, y = rows("protein", n + 1000)
     X, X_test, y, y_test = on(device, X[:n]), on(device, X[n:]), y[:n], y[n:]
     length, alpha = default_lengthscale(X), 0.1
-    KernelRidge("ntk", alpha).fit(X[:50], y[:50])  # compiles
+    KernelRidge("ntk", alphas=alpha).fit(X[:50], y[:50])  # compiles
     reset_peak()
     held, start = memory_mib("VmRSS"), time.perf_counter()
     if who == "scikit-learn":
@@ -181,7 +181,7 @@ def run_one(who, kernel, n, device):
     else:
         options = {"lengthscale": length} if kernel == "gaussian" else {"depth": 1}
         model = KernelRidge(
-            kernel.split()[0], alpha, solver=who, fit_intercept=False, random_state=0, **options
+            kernel.split()[0], alphas=alpha, solver=who, fit_intercept=False, random_state=0, **options
         ).fit(X, y)  # fmt: skip
         seconds = time.perf_counter() - start
         predictions = model.predict(X_test)
@@ -215,12 +215,13 @@ def sketched(device, quick):  # noqa: ARG001
                     for size in ("auto", 1.5, 2, 4, 8) if features == "nystroem" else ("auto",):
                         ratios, sizes, dimension = [], [], 0.0
                         for seed in range(seeds):
-                            model = KernelRidge(
-                                kernel.split()[0], alpha * unit, solver="sketch", features=features,
-                                fit_intercept=False, n_components=n // 4, random_state=seed, **params,
-                            )  # fmt: skip
+                            options = {"features": features, "n_components": n // 4}
                             if size != "auto":
-                                model.set_params(sketch_size=round(size * dimension_of(K, alpha)))
+                                options["sketch_size"] = round(size * dimension_of(K, alpha))
+                            model = KernelRidge(
+                                kernel.split()[0], alphas=alpha * unit, solver="sketch", solver_params=options,
+                                fit_intercept=False, random_state=seed, **params,
+                            )  # fmt: skip
                             c = model.fit(X, y).dual_coef_ * unit
                             Kc = K @ c
                             ratios.append(float(((Kc - y) ** 2).sum() + alpha * c @ Kc) / optimum)
@@ -262,7 +263,7 @@ def large(device, quick):
         X, X_test, y, y_test = on(device, X[:n]), on(device, X[n:]), y[:n], y[n:]
         options = {"depth": 3} if kernel == "ntk 3" else {}
         kind = KernelRidgeClassifier if data == "mnist" else KernelRidge
-        model = kind(kernel.split()[0], alpha, solver="pcg", random_state=0, **options)
+        model = kind(kernel.split()[0], alphas=alpha, solver="pcg", random_state=0, **options)
         start = time.perf_counter()
         model.fit(X, y.argmax(1) if data == "mnist" else y)
         seconds = time.perf_counter() - start

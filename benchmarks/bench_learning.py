@@ -81,7 +81,7 @@ def fit(n=200_000, m=4096):
     for method in ("polynomial", "random", "sketch"):
         for alphas in (1.0, None):
             model = FeatureRidge(
-                NTKFeatures(depth=1, n_components=m, method=method, random_state=0), alphas, random_state=0
+                NTKFeatures(depth=1, n_components=m, method=method, random_state=0), alphas=alphas, random_state=0
             )
             model.fit(X[:6000], y[:6000])
             before = syrk_seconds(m)
@@ -325,7 +325,7 @@ def dask(n=200_000, m=2048, chunk=10_000):
         cluster = LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
         with cluster, Client(cluster) as client:
             rows, targets = (client.persist(array.from_array(a, chunks=(chunk, *a.shape[1:]))) for a in (X, y))
-            model = FeatureRidge(NTKFeatures(depth=1, n_components=m, random_state=0), 1.0, random_state=0)
+            model = FeatureRidge(NTKFeatures(depth=1, n_components=m, random_state=0), alphas=1.0, random_state=0)
             model.fit(rows[: 4 * chunk], targets[: 4 * chunk])  # compiled code loads
             start = time.perf_counter()
             model.fit(rows, targets)
@@ -411,7 +411,7 @@ def device(n=200_000):
         Z = torch.randn(16384, m, device="cuda", dtype=torch.float64)
         out = torch.zeros(m, m, device="cuda", dtype=torch.float64)
         for alphas in (1.0, None):
-            model = FeatureRidge(NTKFeatures(depth=1, n_components=m, random_state=0), alphas, random_state=0)
+            model = FeatureRidge(NTKFeatures(depth=1, n_components=m, random_state=0), alphas=alphas, random_state=0)
             model.fit(X[:50000], y[:50000])
             torch.cuda.synchronize()
             start = time.perf_counter()

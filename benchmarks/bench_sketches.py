@@ -163,7 +163,7 @@ def all_degrees(rounds):
     for d in (1024, 16384):
         X = clustered_rows(2**22 // d, d)
         for law in (PolySketch, PowerSketch):
-            operator = law(d, 1024, degree=8).sample(0)
+            operator = law(d, alphas=1024, degree=8).sample(0)
             one, every = (lambda: operator.apply(X)), (lambda: operator.apply_degrees(X))
             seconds = medians({"one degree": one, "all degrees": every}, rounds)
             for name in seconds:
@@ -271,7 +271,7 @@ def polysketch_on_device(rounds):
     for dtype in (torch.float32, torch.bfloat16):
         X = (torch.randn(2**16, 1024, device="cuda") / 32).to(dtype)
         for law in (PolySketch, PowerSketch):
-            operator = law(1024, 1024, degree=8).sample(0)
+            operator = law(1024, alphas=1024, degree=8).sample(0)
             exact = operator.apply(X[:256].double())
             error = float((operator.apply(X[:256]).double() - exact).norm() / exact.norm())
             functions = {"one degree": lambda: operator.apply(X), "all degrees": lambda: operator.apply_degrees(X)}

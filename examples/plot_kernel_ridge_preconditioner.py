@@ -31,7 +31,8 @@ for ax, alpha in zip(axes, (1.0, 0.01), strict=True):
         "400 landmarks": {"n_components": 400, "n_neighbors": 0},
         "default": {},
     }.items():
-        model = KernelRidge("ntk", alpha, solver="pcg", depth=2, max_iter=2000, random_state=0, **options).fit(X, y)
+        params = options | {"max_iter": 2000}
+        model = KernelRidge("ntk", alphas=alpha, solver="pcg", solver_params=params, depth=2, random_state=0).fit(X, y)
         ax.semilogy(model.history_[0][:, 0], label=f"{label}: {model.n_iter_}")
     ax.set(title=f"α = {alpha:g}", xlabel="Iteration", xscale="symlog")
     ax.legend(title="Preconditioner: iterations")
@@ -40,5 +41,5 @@ _ = axes[0].set_ylabel("Relative residual")
 # %%
 # The solution is that of a factorization, up to the tolerance.
 
-direct = KernelRidge("ntk", 0.01, solver="direct", depth=2).fit(X, y)
+direct = KernelRidge("ntk", alphas=0.01, solver="direct", depth=2).fit(X, y)
 print(f"largest difference of predictions: {np.abs(direct.predict(X) - model.predict(X)).max():.1e}")

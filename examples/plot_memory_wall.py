@@ -26,8 +26,10 @@ rows = {"exact kernel": [500, 1000, 2000, 4000], "1024 features": [2000, 4000, 8
 X = rng.standard_normal((16000, 20)).astype("float32")
 y = np.sin(X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(len(X))
 models = {
-    "exact kernel": KernelRidge("ntk", 1.0, depth=2, solver="direct"),
-    "1024 features": FeatureRidge(NTKFeatures(depth=2, n_components=n_components, random_state=0), 1.0, random_state=0),
+    "exact kernel": KernelRidge("ntk", alphas=1.0, depth=2, solver="direct"),
+    "1024 features": FeatureRidge(
+        NTKFeatures(depth=2, n_components=n_components, random_state=0), alphas=1.0, random_state=0
+    ),
 }
 seconds = {}
 for name, model in models.items():

@@ -39,7 +39,7 @@ net = nn.Sequential(*conv, nn.AvgPool(2), *conv, nn.Flatten(), nn.Dense())
 sketch = NetworkFeatures(net, n_components=1024, random_state=0)
 gradients = GradientFeatures(net, width=16, random_state=0)
 models = {
-    "exact kernel": KernelRidgeClassifier(net, np.logspace(-6, 0, 7)),
+    "exact kernel": KernelRidgeClassifier(net, alphas=np.logspace(-6, 0, 7)),
     "1024 sketched features": FeatureRidgeClassifier(sketch, random_state=0),
     "gradients, 16 channels": FeatureRidgeClassifier(gradients, random_state=0),
 }

@@ -38,10 +38,10 @@ _ = display.ax_.set_title("Diabetes")
 alphas = np.logspace(-1, 5, 13)
 fig, ax = plt.subplots(figsize=(6, 4), layout="constrained")
 bias = np.full((len(X), 1), np.sqrt(X.shape[1]))  # what bias="auto" appends
-exact = KernelRidge("ntk", alphas, depth=1).fit(np.hstack([X, bias]), y)
+exact = KernelRidge("ntk", alphas=alphas, depth=1).fit(np.hstack([X, bias]), y)
 displays = [RidgePathDisplay.from_estimator(exact, ax=ax, name="exact kernel", color="black")]
 for size in (128, 1024):
-    model = FeatureRidge(features.set_params(n_components=size), alphas, random_state=0).fit(X, y)
+    model = FeatureRidge(features.set_params(n_components=size), alphas=alphas, random_state=0).fit(X, y)
     displays.append(RidgePathDisplay.from_estimator(model, ax=ax, name=f"{size} features"))
 _ = ax.set(yscale="log", title="Diabetes")
 _ = ax.legend(handles=[display.line_ for display in displays])

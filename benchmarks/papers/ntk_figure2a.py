@@ -121,7 +121,7 @@ def exact(X, y, X_test, y_test, seed, device):
     def mistakes(labels, predictions):
         return float(np.mean(labels != predictions))
 
-    candidates = [KernelRidgeClassifier("ntk", alpha, depth=1, solver="direct") for alpha in ALPHAS.tolist()]
+    candidates = [KernelRidgeClassifier("ntk", alphas=alpha, depth=1, solver="direct") for alpha in ALPHAS.tolist()]
     if device == "cuda":
         candidates[0].fit(X, y).predict(X_test)  # kernels are compiled
     with Meter(device) as choosing:

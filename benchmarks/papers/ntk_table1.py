@@ -158,7 +158,7 @@ def exact(X, y, X_test, y_test, device):
     with Meter(device) as meter:
         K, K_test = cntk(X, depth=3), cntk(X_test, X, depth=3)
         alphas = ALPHAS * float(np.mean(to_numpy(K).diagonal()))
-        model = KernelRidgeClassifier("precomputed", alphas, solver="direct").fit(K, y)
+        model = KernelRidgeClassifier("precomputed", alphas=alphas, solver="direct").fit(K, y)
         accuracy = 100 * float(np.mean(to_numpy(model.predict(K_test)) == y_test))
     return {"accuracy": accuracy, "seconds": meter.seconds, "alpha": model.alpha_}
 

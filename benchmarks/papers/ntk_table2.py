@@ -187,7 +187,7 @@ def chosen(method, m, X, y, X_test, seed, device):
             X, X_test = (with_constant(rows) for rows in (X, X_test))
         diagonal = 1.0 if method == "RBF" else 2 * float((X**2).sum()) / len(X)
         candidates = [
-            KernelRidge(EXACT[method], alpha, lengthscale=scale, depth=1, solver="direct")
+            KernelRidge(EXACT[method], alphas=alpha, lengthscale=scale, depth=1, solver="direct")
             for alpha in (ALPHAS * diagonal).tolist()
             for scale in (scales if method == "RBF" else (1.0,))
         ]

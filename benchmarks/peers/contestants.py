@@ -220,7 +220,7 @@ def kernel_ridge_ntk(problem, depth, alpha):
     import ntkit
 
     law = ntkit.KernelRidgeClassifier if problem.classes else ntkit.KernelRidge
-    return law("ntk", alpha, depth=depth, random_state=problem.seed)
+    return law("ntk", alphas=alpha, depth=depth, random_state=problem.seed)
 
 
 _GRID = "γ of six, α of seven values"

@@ -120,7 +120,7 @@ def at_once(_folder, X, y, X_test, y_test):
     """All at once: kernel, α by rows left out, solution; compiled before, on a tenth of the rows."""
     from ntkit import KernelRidge
 
-    model = KernelRidge("ntk", list(ALPHAS), depth=DEPTH, random_state=0)
+    model = KernelRidge("ntk", alphas=ALPHAS, depth=DEPTH, random_state=0)
     model.fit(X[::10], y[::10]).predict(X_test[:100])
     with Meter() as meter:
         start = time.perf_counter()

@@ -88,7 +88,7 @@ def learner(way, n_components, seed):
     from ntkit import FeatureRidge, KernelRidge, NTKFeatures
 
     if way == "exact":
-        return KernelRidge("ntk", ALPHA, depth=DEPTH, solver="direct")
+        return KernelRidge("ntk", alphas=ALPHA, depth=DEPTH, solver="direct")
     m = n_components or (2048 if way == "features" else 8192)
     return FeatureRidge(NTKFeatures(depth=DEPTH, n_components=m, random_state=seed), random_state=seed)
 
