@@ -73,12 +73,9 @@ def ridge(X, y, X_test, y_test, seed, n_rows):
     from ntkit.models._calibrate import fit_calibration, log_probabilities, temperature
 
     model = FeatureRidgeClassifier(n_selection=n_rows, random_state=seed).fit(X, y)
-    scores = np.asarray(model.decision_function(X_test), dtype=np.float64)
-    if scores.ndim == 1:
-        scores = np.stack([-scores, scores], axis=1) / 2
-    targets, left_out, weight = (np.asarray(a) for a in model._solution.left_out)
-    order = np.argsort(model._labels)
-    left_out, labels = left_out[:, order], targets[:, order].argmax(axis=1)
+    scores = model.features_.transform(X_test) @ model.coef_.T + model.intercept_
+    targets, left_out, weight = model._solution.left_out
+    labels = targets.argmax(axis=1)
     one, seconds_one = timed(temperature, left_out, labels, weight)
     full, seconds_full = timed(fit_calibration, left_out, labels, weight, scores.shape[1])
     return {
