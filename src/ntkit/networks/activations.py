@@ -353,7 +353,7 @@ class Sin(Activation):
         return _array.namespace(u).cos(u)
 
     def moments(self, c: Array, a: Array, b: Array) -> tuple[Array, Array]:
-        """e^{−(a+b)/2} sinh c and e^{−(a+b)/2} cosh c, so that nothing overflows or cancels (|c| ≤ (a+b)/2)."""
+        """e^{−(a+b)/2} sinh c and e^{−(a+b)/2} cosh c, so that nothing overflows or cancels."""
         xp = _array.namespace(c)
         size = xp.abs(c)
         top = xp.exp(xp.clip(size - (a + b) / 2, None, 0)) / 2
@@ -411,7 +411,7 @@ class Gaussian(Activation):
         return xp.cos(u) - xp.sin(u)
 
     def moments(self, c: Array, a: Array, b: Array) -> tuple[Array, Array]:
-        """e^{c − (a+b)/2}, twice: |c| ≤ (a+b)/2 but for rounding."""
+        """e^{c − (a+b)/2}, twice: −(a+b)/2 ≤ c ≤ (a+b)/2 but for rounding."""
         xp = _array.namespace(c)
         value = xp.exp(xp.clip(c - (a + b) / 2, None, 0))
         return value, value

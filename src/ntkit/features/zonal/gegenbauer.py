@@ -256,7 +256,7 @@ class GegenbauerFeatures(FeatureMap):
         ℓ; without meaning but for "gaussian" and "exponential".
     groups_ : list of list of int, or None
         Columns of each group; None: columns are not split.
-    center_ : ndarray of shape (n_features_in_,), or None
+    center_ : ndarray of shape (n_features,), or None
         With ``groups="auto"``, if columns are split: what is subtracted from rows. It does not change the kernel.
     radii_ : ndarray
         Quantiles of the norms seen in `fit`, a row for each group. The map knows nothing else of the data.
