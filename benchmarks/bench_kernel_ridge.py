@@ -73,10 +73,10 @@ def preconditioners(name, K, X, kernel, params, size, penalties):
     """Those of KernelRidge for each penalty, from one set of features."""
     from ntkit import DotProductSketch
     from ntkit._random import seed_sequence
-    from ntkit.models._kernel_matrix import OfMatrix
+    from ntkit.models._kernel_matrix import GivenMatrix
     from ntkit.models._preconditioner import Preconditioner, nystroem_features
 
-    held, seed = OfMatrix(K), seed_sequence(0)
+    held, seed = GivenMatrix(K), seed_sequence(0)
     if name == "none":
         return [None] * len(penalties)
     if name == "sketch":

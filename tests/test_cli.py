@@ -306,7 +306,7 @@ class TestCompare:
         y = y if task == "regression" else (y > 0.5).astype(int)
 
         def exact(order):
-            rows = comparison.Rows(X[order], y[order], X[::6], y[::6])
+            rows = comparison.Split(X[order], y[order], X[::6], y[::6])
             found = [r for r in comparison.compare(rows, task, [8]) if r["map"] == "exact"]
             return [(r["alpha"], r["error"]) for r in found]
 

@@ -22,7 +22,7 @@ from ntkit._validation import describe
 from ntkit.features.landmarks.choose import check_finite
 from ntkit.models._checks import result_dtype
 from ntkit.models._features import counted, fit_weighted
-from ntkit.models._kernel_matrix import OfRows
+from ntkit.models._kernel_matrix import MatrixOfRows
 from ntkit.models._rows import Block, Source, as_arrays, take_rows
 from ntkit.models._statistics import Statistics
 
@@ -312,7 +312,7 @@ def cluster() -> Any:
         return None
 
 
-class OfCluster(OfRows):
+class OfCluster(MatrixOfRows):
     """Kernel matrix of rows, of which every thread of a cluster multiplies some; they stay there if there is room.
 
     A product sends V to all workers and gets K V in parts: O(nk) numbers for O(n²k) work. Dask manages the memory, and

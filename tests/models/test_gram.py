@@ -26,7 +26,7 @@ from ntkit._random import keyed, row_uniforms, seed_sequence
 from ntkit.kernels import arc_cosine, gaussian
 from ntkit.models import GramRidge, GramRidgeClassifier, _problems, gram_matrix
 from ntkit.models._calibrate import fit_calibration, left_out_log_loss, log_probabilities, logits
-from ntkit.models._draws import Draws
+from ntkit.models._draws import MapDraws
 from ntkit.models._linalg import panels
 from ntkit.models.gram import Gram, Held
 
@@ -623,8 +623,8 @@ def test_transduce_goes_on_with_warm_start(hidden_layers, monkeypatch):
     warm = model(3, warm_start=True, **options)
     warm.transduce(X, y, new)
     drawn = []
-    draw = Draws.draw
-    monkeypatch.setattr(Draws, "draw", lambda self, number, rows: drawn.append(number) or draw(self, number, rows))
+    draw = MapDraws.draw
+    monkeypatch.setattr(MapDraws, "draw", lambda self, number, rows: drawn.append(number) or draw(self, number, rows))
     predictions = warm.set_params(n_draws=7).transduce(X, y, new.copy())
     assert drawn == [3, 4, 5, 6]
     np.testing.assert_array_equal(predictions, model(7, **options).transduce(X, y, new))

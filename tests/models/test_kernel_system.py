@@ -19,7 +19,7 @@ from ntkit.features.lengthscale import default_lengthscale
 from ntkit.kernels import KernelSpec, cntk, gaussian, ntk, polynomial
 from ntkit.models import _kernel_matrix, _preconditioner
 from ntkit.models._iterative import conjugate_gradients, gradient_descent
-from ntkit.models._kernel_matrix import OfMatrix, OfRows, cache_bytes, near_in_kernel
+from ntkit.models._kernel_matrix import GivenMatrix, MatrixOfRows, cache_bytes, near_in_kernel
 from ntkit.models._preconditioner import Preconditioner, nystroem_features
 from ntkit.models._sketched import _apply_transposed, sketched_ridge
 from ntkit.sketches import SRHT
@@ -53,7 +53,7 @@ NTK = KernelSpec.resolve("ntk", {"depth": 2}, "test")
 
 
 def of_rows(X, **parameters):
-    return OfRows(NTK, X, **parameters)
+    return MatrixOfRows(NTK, X, **parameters)
 
 
 # Matrices.
@@ -117,7 +117,7 @@ def test_matrix_of_other_rows(kind, rng):
         K = cntk(rows, depth=2)
     scale = rng.uniform(0.1, 3, N)
     for cache in CACHES.values():
-        check_matrix(OfRows(kernel, rows, scale=scale, cache=cache, batch_size=5), K, scale)
+        check_matrix(MatrixOfRows(kernel, rows, scale=scale, cache=cache, batch_size=5), K, scale)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_given_matrix(kind, scaled, rng):
     scale = rng.uniform(0.1, 3, N) if scaled else None
     K.setflags(write=kind != "read-only")
     given = {"fortran": np.asfortranarray, "torch": torch_from}.get(kind, np.asarray)(K)
-    matrix = OfMatrix(given, scale=scale)
+    matrix = GivenMatrix(given, scale=scale)
     assert matrix.held is not None
     check_matrix(matrix, kept.astype(np.float64), scale)
     np.testing.assert_array_equal(as_numpy(given), kept)
@@ -145,7 +145,7 @@ def test_matrices_of_tensors_on_a_device(cache, rng):
         matrix = of_rows(torch_from(X), scale=scale, cache=CACHES[cache], batch_size=batch_size)
         assert _array.is_torch(matrix.diagonal())
         check_matrix(matrix, ntk(X, depth=2), scale)
-    check_matrix(OfMatrix(torch_from(ntk(X, depth=2)), scale=scale), ntk(X, depth=2), scale)
+    check_matrix(GivenMatrix(torch_from(ntk(X, depth=2)), scale=scale), ntk(X, depth=2), scale)
 
 
 @pytest.mark.parametrize("n_kept", [0, 1, 12, 36])
@@ -229,7 +229,7 @@ def test_neighbours_in_the_kernel(part_bytes, n_neighbors, rng, monkeypatch):
     monkeypatch.setattr(_kernel_matrix, "_PART_BYTES", part_bytes)
     X = rng.standard_normal((N, 3)) * np.logspace(-1, 1, N)[:, None]
     K = ntk(X, depth=2)
-    for matrix in (of_rows(X, cache=8 * N * N), OfMatrix(K), OfMatrix(K, scale=rng.uniform(1, 9, N))):
+    for matrix in (of_rows(X, cache=8 * N * N), GivenMatrix(K), GivenMatrix(K, scale=rng.uniform(1, 9, N))):
         found, there = matrix.near(n_neighbors)
         check_near(found, there, K, n_neighbors)
         assert found[there].dtype == np.int64
@@ -243,9 +243,9 @@ def test_neighbours_with_ties():
     X = np.repeat(np.stack(np.meshgrid(np.arange(4.0), np.arange(4.0)), axis=-1).reshape(16, 2), 2, axis=0)
     K = gaussian(X, lengthscale=1.5)
     for k in (1, 3, 8):
-        check_near(*OfMatrix(K).near(k), K, k)
+        check_near(*GivenMatrix(K).near(k), K, k)
         check_near(*near_in_kernel(torch_from(K), torch_from(np.diag(K)), k), K, k)
-    found, there = OfMatrix(K).near(1)
+    found, there = GivenMatrix(K).near(1)
     np.testing.assert_array_equal(found[1::2, 0], np.arange(0, 32, 2))
     assert there[1:].all()
 
@@ -260,7 +260,7 @@ def test_neighbours_of_a_matrix_that_is_not_held(kind, n_neighbors, rng):
     rows = {"csr": sp.csr_array, "torch": torch_from, "images": lambda X: X.reshape(N, 2, 2, 1)}.get(kind, np.asarray)(
         X
     )
-    found, there = OfRows(kernel, rows, cache=0).near(n_neighbors)
+    found, there = MatrixOfRows(kernel, rows, cache=0).near(n_neighbors)
     distances = np.linalg.norm(X[:, None] - X[None], axis=2)
     for i in range(N):
         nearest = np.argsort(distances[i])[: 2 * n_neighbors + 1]
@@ -294,7 +294,7 @@ def check_definite(M):
 def test_preconditioner_without_neighbours(m, alpha, device, rng):
     """P = Z Zᵀ + (α + rest) I."""
     A, Z = ntk(rng.standard_normal((N, 4)), depth=1), rng.standard_normal((N, m))
-    matrix = OfMatrix(A)
+    matrix = GivenMatrix(A)
     given = torch_from(Z) if device else Z
     if device:
         matrix.K = torch_from(A)
@@ -317,12 +317,12 @@ def test_mean_outside_the_span(scale, rng):
     """The same for every direction outside if A = Z Zᵀ + μI; a mean over 8 directions else."""
     Z = rng.standard_normal((N, 6))
     A = Z @ Z.T + scale * np.eye(N)
-    assert Preconditioner.of_features(OfMatrix(A), Z, 0, SEED).rest == pytest.approx(scale, rel=1e-9)
+    assert Preconditioner.of_features(GivenMatrix(A), Z, 0, SEED).rest == pytest.approx(scale, rel=1e-9)
     nothing = np.zeros((N, 3))
-    assert Preconditioner.of_features(OfMatrix(scale * np.eye(N)), nothing, 0, SEED).rest == pytest.approx(scale)
+    assert Preconditioner.of_features(GivenMatrix(scale * np.eye(N)), nothing, 0, SEED).rest == pytest.approx(scale)
     Q = np.linalg.svd(Z)[0][:, 6:]
     K = ntk(rng.standard_normal((N, 3)), depth=1)
-    rests = [Preconditioner.of_features(OfMatrix(K), Z, 0, np.random.SeedSequence(s)).rest for s in range(200)]
+    rests = [Preconditioner.of_features(GivenMatrix(K), Z, 0, np.random.SeedSequence(s)).rest for s in range(200)]
     assert len(set(rests)) == 200
     # Ratios vᵀAv/vᵀv of normal v have mean tr/(n − m) exactly. False alarms: 1e-6, Student's quantile 5.05.
     error = 5.05 * np.std(rests, ddof=1) / 200**0.5
@@ -339,7 +339,7 @@ def test_preconditioner_with_neighbours(k, alpha, device, rng, monkeypatch):
     X, scale = rng.standard_normal((N, 4)), rng.uniform(0.5, 2, N)
     K = ntk(X, depth=2)
     A = scale[:, None] * K * scale[None, :]
-    matrix = OfMatrix(K, scale=scale)
+    matrix = GivenMatrix(K, scale=scale)
     features = nystroem_features(matrix, 8, SEED)
     Z = features.Z
     neighbors = [reference.near_before(K, i, min(k, N - 1)) for i in range(N)]
@@ -368,7 +368,7 @@ def test_all_neighbours_make_one_iteration(rng):
     K = ntk(rng.standard_normal((60, 4)), depth=2)
     B = rng.standard_normal((60, 2))
     for alpha in (1e-3, 1.0):
-        matrix = OfMatrix(K)
+        matrix = GivenMatrix(K)
         preconditioner = Preconditioner.of_features(matrix, nystroem_features(matrix, 5, SEED).Z, 59, SEED)
         run = conjugate_gradients(
             lambda V, alpha=alpha: K @ V + alpha * V, B, preconditioner.at(alpha), tol=np.full(2, 1e-8), max_iter=10
@@ -400,14 +400,14 @@ def test_landmarks_do_not_depend_on_memory(size, rng):
     assert len(expected) == min(size, N)
     for matrix in (
         of_rows(X), of_rows(X, cache=8 * N * N, scale=scale), of_rows(sp.csr_array(X)), of_rows(torch_from(X)),
-        OfMatrix(K), OfMatrix(K, scale=scale),
+        GivenMatrix(K), GivenMatrix(K, scale=scale),
     ):  # fmt: skip
         np.testing.assert_array_equal(matrix.landmarks(size, SEED), expected)
 
 
 def test_dual_of_landmarks(rng):
     A = ntk(rng.standard_normal((N, 4)), depth=2)
-    features = nystroem_features(OfMatrix(A), 9, SEED)
+    features = nystroem_features(GivenMatrix(A), 9, SEED)
     weights = rng.standard_normal((9, 2))
     x = features.dual(weights)
     np.testing.assert_array_equal(np.delete(x, features.landmarks, axis=0), 0)
@@ -429,7 +429,7 @@ DEGENERATE = {
 @pytest.mark.parametrize("kind", DEGENERATE)
 def test_degenerate_matrices_do_no_harm(kind, rng):
     K = DEGENERATE[kind](rng)
-    matrix = OfMatrix(K)
+    matrix = GivenMatrix(K)
     features = nystroem_features(matrix, 15, SEED)
     assert np.isfinite(features.Z).all()
     assert np.linalg.eigvalsh(K - features.Z @ features.Z.T).min() > -1e-8 * max(K.max(), 1)
@@ -584,7 +584,7 @@ def test_iterations_that_break_down_return_no_worse_than_their_start(start):
 
 def test_neighbours_only_where_features_miss_more_than_the_penalty(rng):
     X = rng.standard_normal((N, 4))
-    matrix = OfMatrix(gaussian(X, lengthscale=1.0))
+    matrix = GivenMatrix(gaussian(X, lengthscale=1.0))
     Z = nystroem_features(matrix, 8, SEED).Z
     missed = float(np.mean(1 - (Z**2).sum(axis=1)))
     for least, there in ((0.9 * missed, True), (1.1 * missed, False)):
@@ -592,11 +592,11 @@ def test_neighbours_only_where_features_miss_more_than_the_penalty(rng):
 
 
 def test_small_systems_are_kept_for_the_next_penalty(rng, monkeypatch):
-    matrix = OfMatrix(gaussian(rng.standard_normal((N, 4)), lengthscale=1.0))
+    matrix = GivenMatrix(gaussian(rng.standard_normal((N, 4)), lengthscale=1.0))
     Z = nystroem_features(matrix, 8, SEED).Z
     calls = []
-    parts = OfMatrix.parts
-    monkeypatch.setattr(OfMatrix, "parts", lambda self, places: calls.append(len(places)) or parts(self, places))
+    parts = GivenMatrix.parts
+    monkeypatch.setattr(GivenMatrix, "parts", lambda self, places: calls.append(len(places)) or parts(self, places))
     for keep, n_calls in ((False, 2), (True, 1)):
         preconditioner = Preconditioner.of_features(matrix, Z, 3, SEED)
         preconditioner.keep = keep
@@ -692,7 +692,7 @@ def test_preconditioning_pays(n_neighbors, lengthscale):
         for seed in range(3):
             K = gaussian(clustered(n, seed), lengthscale=lengthscale)
             B = np.random.default_rng(seed).standard_normal((n, 1))
-            matrix = OfMatrix(K)
+            matrix = GivenMatrix(K)
             features = nystroem_features(matrix, n // 4, np.random.SeedSequence(seed))
             solve = Preconditioner.of_features(matrix, features.Z, n_neighbors, SEED).at(1e-4)
             with_it, without = (

@@ -153,7 +153,7 @@ def compare(
     task, y = table.task, table.y[table.train]
     with _errors_in(data):
         encoder = TableEncoder().fit(table.rows(table.train))
-        rows = comparison.Rows(
+        rows = comparison.Split(
             *(encoder.transform(table.rows(table.train)), y),
             *(encoder.transform(table.rows(table.test)), table.y[table.test]),
         )

@@ -24,7 +24,7 @@ class Method(NamedTuple):
     size: int | None = None
 
 
-class Rows(NamedTuple):
+class Split(NamedTuple):
     """Rows to train and to test on, and their targets: numbers, or labels."""
 
     X: np.ndarray
@@ -33,7 +33,7 @@ class Rows(NamedTuple):
     y_test: np.ndarray
 
 
-def methods(rows: Rows, task: str, *, exact: bool) -> list[Method]:
+def methods(rows: Split, task: str, *, exact: bool) -> list[Method]:
     """Maps to compare, perhaps with the exact kernels; the Gaussian kernel has two length scales."""
     from sklearn.kernel_approximation import RBFSampler
 
@@ -105,7 +105,7 @@ def exact_ridge(X: np.ndarray, y: np.ndarray, task: str, kernel: str, **params: 
 
 
 def compare(
-    rows: Rows,
+    rows: Split,
     task: str,
     components: Sequence[int],
     *,
@@ -140,13 +140,13 @@ def compare(
     return results
 
 
-def _warm_up(method: Method, rows: Rows, task: str, size: int) -> None:
+def _warm_up(method: Method, rows: Split, task: str, size: int) -> None:
     """Compile, or load what is compiled, outside all timings."""
     few = np.unique(rows.y, return_index=True)[1][:20] if task == "classification" else np.arange(min(20, len(rows.X)))
-    _run(method, Rows(rows.X[few], rows.y[few], rows.X[few], rows.y[few]), task, size, 0)
+    _run(method, Split(rows.X[few], rows.y[few], rows.X[few], rows.y[few]), task, size, 0)
 
 
-def _run(method: Method, rows: Rows, task: str, size: int, seed: int) -> dict[str, float]:
+def _run(method: Method, rows: Split, task: str, size: int, seed: int) -> dict[str, float]:
     start = time.perf_counter()
     predict, alpha = method.fit(rows.X, rows.y, size, seed)
     fitted = time.perf_counter()

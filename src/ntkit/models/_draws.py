@@ -36,7 +36,7 @@ class Draw(Declared):
     }
 
 
-class Draws(Declared):
+class MapDraws(Declared):
     """Draws of the last step of `features` from seeds of their own; the steps before it are fitted once.
 
     Parameters

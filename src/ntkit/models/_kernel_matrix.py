@@ -102,7 +102,7 @@ class KernelMatrix(ABC):
         """K, which is not needed any more unless it is the caller's."""
 
 
-class OfRows(KernelMatrix):
+class MatrixOfRows(KernelMatrix):
     """Kernel matrix of rows. As many of its blocks of rows as fit into `cache` bytes are kept after the first use."""
 
     def __init__(
@@ -191,7 +191,7 @@ class OfRows(KernelMatrix):
         return np.where(before, found, 0), before
 
 
-class OfMatrix(KernelMatrix):
+class GivenMatrix(KernelMatrix):
     """A kernel matrix that is there already."""
 
     def __init__(self, K: Array, *, scale: Array | None = None):

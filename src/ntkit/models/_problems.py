@@ -42,7 +42,7 @@ from ntkit.models._linalg import (
     symmetric,
     zeros,
 )
-from ntkit.models._statistics import Rows, Statistics, add_outer
+from ntkit.models._statistics import KeptRows, Statistics, add_outer
 
 TINY = 1e-300  # stands for α = 0 where it is divided by
 _FEW = 1024  # unknowns up to which an eigendecomposition takes well below a second
@@ -450,7 +450,7 @@ class FromRows(FromGram):
 
     def __init__(
         self,
-        rows: Rows,
+        rows: KeptRows,
         selection: Selection,
         *,
         intercept: bool,

@@ -37,7 +37,7 @@ _SMALL = 1024  # blocks with fewer rows wait for others: each product passes ove
 
 
 @dataclass
-class Rows(Declared):
+class KeptRows(Declared):
     """Features (n, m), targets (n, k) and weights (n,) of rows, and the keys that samples of them go by."""
 
     Z: Array
@@ -52,9 +52,9 @@ class Rows(Declared):
         "keys": Floats("n", finite=False),
     }
 
-    def joined(self, *others: Rows) -> Rows:
+    def joined(self, *others: KeptRows) -> KeptRows:
         """These rows, and others after them."""
-        return Rows(*(_concatenate(*parts) for parts in zip(self, *others, strict=True)))
+        return KeptRows(*(_concatenate(*parts) for parts in zip(self, *others, strict=True)))
 
     def __len__(self) -> int:
         return int(self.Z.shape[0])
@@ -129,7 +129,7 @@ class Statistics(Declared):
         self.gram: Array = None  # G, its lower triangle
         self.cross: Array = None
         self.y_square: Array = None
-        self._pending: list[Rows] = []
+        self._pending: list[KeptRows] = []
         self._shared = False  # whether other statistics use the same arrays of sums
         self._n_shared = 0  # first blocks of `_pending` that are
         self._partial: Array = None  # products in single precision that G does not have yet
@@ -149,7 +149,7 @@ class Statistics(Declared):
         "z_mean": Optional(Floats("n_components")),
         "y_mean": Optional(Floats("n_targets")),
         "y_square": Optional(Floats("n_targets")),
-        "kept": Optional(Part(Rows)),
+        "kept": Optional(Part(KeptRows)),
         "corrections": Optional(Floats("c", "n_components")),
         "factors": Optional(Floats("c")),
     }
@@ -192,7 +192,7 @@ class Statistics(Declared):
         self.count += int(Z.shape[0])
         self.n_used += int(np.isfinite(keys).sum())
         self.n_units += n_units(_array.to_numpy(weight))
-        self._pending.append(Rows(Z, Y, weight, keys))
+        self._pending.append(KeptRows(Z, Y, weight, keys))
         if self._n_pending >= _SMALL and (self.gram is not None or self._n_pending > self.n_components):
             self._multiply()
 
@@ -258,7 +258,7 @@ class Statistics(Declared):
         waiting = self._corrections or self._n_partial or (self._pending and self.gram is not None)
         return self.fork().finish() if waiting or self._n_pending > self.n_components else self
 
-    def rows(self) -> Rows | None:
+    def rows(self) -> KeptRows | None:
         """All rows if they are kept, else None."""
         if self.gram is not None or not self._pending:
             return None

@@ -11,23 +11,20 @@ from sklearn.utils.validation import check_is_fitted
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import with_progress
-from ntkit._precision import exact_products
 from ntkit._random import RandomState, keyed, row_uniforms, seed_sequence
 from ntkit._state import Field, Integer, Many, Part
 from ntkit._validation import check_bool, check_choice, check_int, message
-from ntkit.kernels.chain import recursion
 from ntkit.models._base import OfFeatures, RidgeClassifier, RidgeRegressor
 from ntkit.models._checks import check_weight, n_units, to_library
-from ntkit.models._draws import Draw, Draws, check_draws
+from ntkit.models._draws import Draw, MapDraws, check_draws
 from ntkit.models._features import check_columns, check_features, default_features
-from ntkit.models._linalg import diagonal, panels, symmetric, zeros
-from ntkit.models._problems import DirectProblem, FromGram, Weights, from_statistics
+from ntkit.models._gram import Cross, Gram, Held
+from ntkit.models._linalg import zeros
+from ntkit.models._problems import DirectProblem, FromGram, from_statistics
 from ntkit.models._rows import Digest, as_arrays, as_rows, n_features_of, n_rows_of
-from ntkit.models._statistics import Statistics
 
 _GRAM_DTYPES = ("float32", "float64")
 _SOLVERS = ("auto", "dual", "primal")
-_TERMS = 2048  # that tensor cores add up, in float32 and rounding down; a matrix of more had errors of 1e-5
 
 
 def gram_matrix(
@@ -81,7 +78,7 @@ def gram_matrix(
     check_features(features, name)
     check_draws(n_draws, normalize, center, product_dtype, batch_size, progress, name)
     check_choice(gram_dtype, "gram_dtype", name, _GRAM_DTYPES)
-    draws = Draws(
+    draws = MapDraws(
         features, seed_sequence(random_state, owner=name), normalize=normalize, center=center,
         product_dtype=product_dtype, batch_size=batch_size, owner=name,
     )  # fmt: skip
@@ -102,131 +99,11 @@ def gram_matrix(
     return gram.kernel()
 
 
-class Gram:
-    """ZZᵀ, n × n, added up draw by draw in `dtype`."""
-
-    def __init__(self, dtype: str):
-        self.dtype, self.n_draws, self.complete = dtype, 0, False
-        self.total: Array = None
-
-    def add(self, Z: Array) -> None:
-        """Add the features of a draw; until :meth:`finish` only the lower triangle is valid."""
-        n, self.complete = int(Z.shape[0]), False
-        if self.total is None:
-            self.total = zeros((n, n), self.dtype, Z)
-        Z = _to_multiply(Z)
-        for rows in panels(n):
-            add_product(self.total[rows, : rows.stop], Z[rows], Z[: rows.stop])
-        self.n_draws += 1
-
-    def finish(self) -> None:
-        """Copy the lower triangle to the upper one."""
-        for rows in panels(len(self.total)):
-            self.total[: rows.start, rows] = self.total[rows, : rows.start].T
-            self.total[rows, rows] = symmetric(self.total[rows, rows])
-        self.complete = True
-
-    def kernel(self) -> Array:
-        """The mean over draws."""
-        return self.total / self.n_draws
-
-    def with_layers(self, n_layers: int) -> Gram:
-        """The kernel with ReLU layers on top, as of one draw."""
-        top = Gram("float64")
-        top.total, top.n_draws, top.complete = zeros(self.total.shape, "float64", self.total), 1, True
-        squares = self.squares()
-        xp: Any = _array.namespace(squares)
-        for rows in panels(len(self.total)):
-            K = xp.astype(self.total[rows], xp.float64) / self.n_draws
-            top.total[rows] = with_relu_layers(K, squares[rows], squares, n_layers)
-        return top
-
-    def squares(self) -> Array:
-        """Diagonal of the kernel."""
-        xp: Any = _array.namespace(self.total)
-        return xp.astype(diagonal(self.total), xp.float64) / self.n_draws
-
-
-class Held:
-    """The features of all draws, side by side: fewer numbers than ZZᵀ where rows outnumber features."""
-
-    def __init__(self) -> None:
-        self.draws: list[Array] = []
-        self.complete = False
-
-    @property
-    def n_draws(self) -> int:
-        """Number of draws."""
-        return len(self.draws)
-
-    def add(self, Z: Array) -> None:
-        """Add the features of a draw."""
-        self.draws.append(Z)
-        self.complete = False
-
-    def finish(self) -> None:
-        """Note that all draws are there."""
-        self.complete = True
-
-    def kernel(self) -> Array:
-        """The mean over draws of ZZᵀ."""
-        return self.as_gram("float64").kernel()
-
-    def as_gram(self, dtype: str) -> Gram:
-        """Their Gram matrix."""
-        gram = Gram(dtype)
-        for Z in self.draws:
-            gram.add(Z)
-        gram.finish()
-        return gram
-
-    def statistics(self, Y: np.ndarray, weight: np.ndarray, keys: np.ndarray, n_selection: int) -> Statistics:
-        """Sums over the rows of all features, divided by √n_draws."""
-        xp: Any = _array.namespace(*self.draws)
-        m = sum(int(Z.shape[1]) for Z in self.draws)
-        sums = Statistics(m, Y.shape[1], n_selection)
-        for rows in panels(len(Y), m):
-            Z = xp.concat([_to_float(Z[rows]) for Z in self.draws], axis=1) / self.n_draws**0.5
-            sums.add(Z, to_library(Y[rows], Z), to_library(weight[rows], Z), keys[rows])
-        return sums
-
-
-class Cross:
-    """Σ_d Z_d(X_new) Z_d(X)ᵀ."""
-
-    def __init__(self, dtype: str):
-        self.dtype = dtype
-        self.total: Array = None
-        self.squares: Array = None
-
-    def add(self, draws: Draws, draw: Draw, new: Any, Z: Array) -> None:
-        """Add a draw, Z being its features of the rows of the fit."""
-        xp: Any = _array.namespace(Z)
-        if self.total is None:
-            self.total = zeros((n_rows_of(new), Z.shape[0]), self.dtype, Z)
-            self.squares = zeros((n_rows_of(new),), "float64", Z)
-        for part, block in draws.blocks(draw, new):
-            block = to_library(block, Z)
-            self.squares[part] += xp.sum(xp.astype(block, xp.float64) ** 2, axis=1)
-            add_product(self.total[part], xp.astype(block, Z.dtype, copy=False), Z)
-
-    def scores(self, weights: Weights, gram: Gram, n_layers: int) -> Array:
-        """Predictions from weights of the rows of the fit, with ReLU layers on top."""
-        xp: Any = _array.namespace(self.total)
-        columns, parts = gram.squares(), []
-        for rows in panels(len(self.total), self.total.shape[1]):
-            K = xp.astype(self.total[rows], xp.float64) / gram.n_draws
-            if n_layers:
-                K = with_relu_layers(K, self.squares[rows] / gram.n_draws, columns, n_layers)
-            parts.append(xp.matmul(K, weights.coef) + weights.intercept)
-        return xp.concat(parts)
-
-
 class GramModel(OfFeatures):
     """Draws are added up, α is chosen, weights are made; see :class:`GramRidge`."""
 
     n_draws_: int
-    _draws: Draws
+    _draws: MapDraws
     _drawn: list[Draw]  # what predictions need; empty without weights
     _sums: Gram | Held | None = None
     _cross: Cross | None = None
@@ -239,7 +116,7 @@ class GramModel(OfFeatures):
     }
     _state: ClassVar[dict[str, Field]] = {
         "n_draws_": Integer(minimum=1),
-        "_draws": Part(Draws),
+        "_draws": Part(MapDraws),
         "_drawn": Many(Part(Draw)),
     }
     _transient: ClassVar[tuple[str, ...]] = ("_sums", "_cross", "_digests")
@@ -406,7 +283,7 @@ class GramModel(OfFeatures):
         """Fit the steps before the map, and return the rows as they come to it."""
         name = type(self).__name__
         self._seed = seed_sequence(self.random_state, owner=name)
-        self._draws = Draws(
+        self._draws = MapDraws(
             default_features(X, name) if self.features is None else self.features, self._seed,
             normalize=self.normalize, center=self.fit_intercept, product_dtype=self.product_dtype,
             batch_size=self.batch_size, owner=name, zeros=not self.hidden_layers,
@@ -654,7 +531,7 @@ class GramRidge(GramModel, RidgeRegressor):
     progress : bool
         Whether `fit` shows progress bars over the draws.
     random_state : None, int, RandomState or Generator
-        Draws the maps and the rows held back.
+        Draws the maps and the rows left out.
 
     Attributes
     ----------
@@ -762,50 +639,6 @@ product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_st
         scores = self._scores_of_new(X, y, X_new, sample_weight)
         classes = self._targets.decode(scores, X_new)
         return (classes, self._decisions(scores, X_new)) if return_scores else classes
-
-
-def with_relu_layers(K: Array, x_squares: Array, y_squares: Array, n_layers: int) -> Array:
-    """κ₁ of cosines, n times: the exact kernel of n fully connected ReLU layers on features of norm 1.
-
-    K may be of centred features, of which the squared norms are given: ‖x − y‖² = 2 − 2 cos is the same.
-    """
-    xp: Any = _array.namespace(K)
-    half = xp.clip(0.5 * (x_squares[:, None] + y_squares[None, :]) - K, 0, 2)  # 1 − cos
-    gap = xp.where(half > 1, 2 - half, half)
-    none = np.zeros(n_layers + 1)
-    return recursion(1 - half, gap, none[1:], none)[0]
-
-
-def add_product(total: Array, A: Array, B: Array) -> None:
-    """Add ABᵀ to a matrix, multiplied out in the precision of A and B, 16-bit numbers with sums in float32."""
-    if not _array.is_torch(A):
-        with np.errstate(over="ignore", invalid="ignore"):  # the diagonal will tell
-            total += A @ B.T
-        return
-    import torch
-
-    A, B = _to_multiply(A), _to_multiply(B)
-    with exact_products():
-        if A.dtype.itemsize >= 4:
-            total += A @ B.T
-            return
-        for start in range(0, A.shape[1], _TERMS):
-            part = slice(start, start + _TERMS)
-            total += torch.mm(A[:, part], B[:, part].T, out_dtype=torch.float32)
-
-
-def _to_float(Z: Array) -> Array:
-    """Features of 16 bits in float32."""
-    return _array.namespace(Z).astype(Z, _array.namespace(Z).float32) if Z.dtype.itemsize < 4 else Z
-
-
-def _to_multiply(Z: Array) -> Array:
-    """Features in a dtype that can be multiplied with sums in float32: 16 bits only on CUDA, by torch ≥ 2.8."""
-    if not _array.is_torch(Z) or Z.dtype.itemsize >= 4:
-        return Z
-    import torch
-
-    return Z if Z.device.type == "cuda" and torch.__version__ >= (2, 8) else Z.to(torch.float32)
 
 
 def _digest(*values: Any) -> str:

@@ -24,7 +24,7 @@ from ntkit.models._base import RidgeClassifier, RidgeModel, RidgeRegressor
 from ntkit.models._checks import check_weight, n_units, to_library
 from ntkit.models._features import check_features, dense_features, seeded
 from ntkit.models._iterative import Iterations, conjugate_gradients, gradient_descent
-from ntkit.models._kernel_matrix import KernelMatrix, OfMatrix, OfRows, cache_bytes
+from ntkit.models._kernel_matrix import GivenMatrix, KernelMatrix, MatrixOfRows, cache_bytes
 from ntkit.models._kernel_problem import FromKernel
 from ntkit.models._path import Solution
 from ntkit.models._preconditioner import Nystroem, Preconditioner, nystroem_features
@@ -200,13 +200,15 @@ class KernelModel(OfKernel, RidgeModel):
         if scale is not None and _array.is_torch(X) and X.device.type != "cpu":
             scale = to_library(scale, X)
         if self._resolved is None:
-            return OfMatrix(X, scale=scale)
+            return GivenMatrix(X, scale=scale)
         if client is not None and self.solver_ in ("pcg", "gradient"):
             from ntkit.distributed import OfCluster
 
             return OfCluster(client, self._resolved, X, scale=scale)
         cache = cache_bytes(self._options.cache_size, X, type(self).__name__)
-        return OfRows(self._resolved, X, scale=scale, cache=cache, batch_size=self.batch_size, progress=self.progress)
+        return MatrixOfRows(
+            self._resolved, X, scale=scale, cache=cache, batch_size=self.batch_size, progress=self.progress
+        )
 
     def _choose_solver(self, X: Any) -> str:
         if self.solver != "auto":

@@ -301,7 +301,7 @@ def random_modes(modes: Sequence[Mode], negligible: float) -> list[Mode]:
 
 
 def count_candidates(size: int) -> int:
-    """Random directions among which those of a degree of `size` harmonics are chosen."""
+    """Random directions, enough to choose `size` of them for the harmonics of a degree."""
     return (4 if size <= _MANY else 2) * size
 
 
