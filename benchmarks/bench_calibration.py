@@ -1,25 +1,20 @@
 """How good are the probabilities of ridge classifiers? Log loss and calibration error by map, and LightGBM beside them.
 
-    python benchmarks/bench_calibration.py            all tables, into results/calibration.json
-    python benchmarks/bench_calibration.py --quick    two tables and one seed, printed only
-
-Tables are those of ntkit.datasets ($NTKIT_DATA); targets of regression are cut into quantile classes. All maps see the
-same leave-one-out scores of --rows rows. Log losses are ratios to one temperature, in the mean over seeds; calibration
-errors are those of the most probable class, in 15 bins. Seconds are of the calibration alone; LightGBM's (defaults,
-one thread, where installed) are of its fit.
+Targets of regression are cut into quantile classes. All maps see the same leave-one-out scores. Log losses are means
+over seeds; calibration errors are those of the most probable class, in 15 bins. Seconds are of the calibration alone;
+LightGBM's (defaults, one thread, where installed) are of its fit.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from importlib.util import find_spec
 
 import numpy as np
 
-from common import RESULTS, versions
+from experiment import dataset, grid, main, table
 
+TITLE = "Calibration: log loss and calibration error of ridge classifiers"
 # name: quantile classes (0: the table has classes), training rows
 TABLES = {
     "digits": (0, 1000), "pendigits": (0, 6000), "magic04": (0, 12000), "connect4": (0, 20000), "shuttle": (0, 20000),
@@ -30,9 +25,7 @@ TEST_ROWS = 10000
 
 def split(name, seed):
     """Training and test rows; classes that the training rows lack are dropped from the test rows."""
-    from ntkit.datasets import load_dataset
-
-    data = load_dataset(name)
+    data = dataset(name)
     n_quantiles, n_train = TABLES[name]
     X, y = data.X.reshape(len(data.X), -1), data.y
     if n_quantiles:
@@ -92,38 +85,29 @@ def lightgbm(X, y, X_test, y_test, seed):
     return {"lightgbm": figures(np.log(np.maximum(p, np.finfo(float).tiny)), y_test, seconds)}
 
 
-def compare(name, seeds, n_rows):
+def cases(args):
+    tables, seeds = (("digits", "california_housing"), 1) if args.quick else (TABLES, 2)
+    return grid(table=tables, rows=1000, seeds=seeds)
+
+
+def measure(table, rows, seeds):
+    """Means over seeds; `rows` held-out rows calibrate."""
     runs = []
-    for seed in seeds:
-        parts = split(name, seed)
-        runs.append(ridge(*parts, seed, n_rows) | (lightgbm(*parts, seed) if find_spec("lightgbm") else {}))
-    found = []
-    for method in runs[0]:
-        row = {key: float(np.mean([run[method][key] for run in runs])) for key in runs[0][method]}
-        baseline = np.mean([run["temperature"]["log_loss"] for run in runs])
-        row = {"table": name, "method": method, "ratio": float(row["log_loss"] / baseline), **row}
-        found.append(row)
-        print(
-            f"{name:18} {method:11}: log loss {row['log_loss']:.4f} ({row['ratio']:.3f}×), calibration error "
-            f"{row['calibration_error']:.4f}, accuracy {row['accuracy']:.4f}, smallest probability "
-            f"{row['smallest']:.0e}, {1000 * row['seconds']:.0f} ms", flush=True
-        )  # fmt: skip
-    return found
+    for seed in range(200, 200 + seeds):
+        parts = split(table, seed)
+        runs.append(ridge(*parts, seed, rows) | (lightgbm(*parts, seed) if find_spec("lightgbm") else {}))
+    return {
+        "methods": {
+            method: {key: float(np.mean([run[method][key] for run in runs])) for key in runs[0][method]}
+            for method in runs[0]
+        }
+    }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=1000, help="held-out rows of the calibration")
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--quick", action="store_true", help="two tables and one seed; nothing is saved")
-    arguments = parser.parse_args()
-    found = []
-    for name in ("digits", "california_housing") if arguments.quick else TABLES:
-        found += compare(name, range(200, 201 if arguments.quick else 200 + arguments.seeds), arguments.rows)
-    if not arguments.quick:
-        content = {"versions": versions(), "rows": arguments.rows, "calibration": found}
-        (RESULTS / "calibration.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+def report(runs):
+    columns = "table method log_loss:.4f log_loss/:.3f calibration_error:.4f accuracy:.4f smallest:.0e seconds:.3f"
+    return table(runs, columns)
 
 
 if __name__ == "__main__":
-    main()
+    main(__name__)

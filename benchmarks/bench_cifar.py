@@ -1,37 +1,21 @@
 """CIFAR-10: features of convolutional networks, accuracy against seconds.
 
-    python benchmarks/bench_cifar.py cntk                     CNTKSketch: seconds, memory and accuracy (a GPU)
-    python benchmarks/bench_cifar.py accuracy                 many draws of random features (a GPU)
-    python benchmarks/bench_cifar.py accuracy --draws 24      one point of that curve
-    python benchmarks/bench_cifar.py errors                   errors of the kernels, small images, CPU
-    python benchmarks/bench_cifar.py speed                    images per second on this CPU, time against pixels
-    python benchmarks/bench_cifar.py plot                     docs/cifar10.png, from the results
-
-The data set is that of ntkit.datasets ($NTKIT_DATA). Penalties are chosen on 5000 training images held back; test
-images are for the accuracies reported only. Results go to benchmarks/results/cifar10_h200.json (GPU) and cifar10.json.
+`cntk` and `accuracy` need a GPU (--device cuda). Penalties are chosen on 5000 training images held back; test images
+are for the accuracies reported only.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
-from itertools import product
 from pathlib import Path
 
 import numpy as np
 
-from common import RESULTS, versions
+from experiment import Meter, Question, ask, dataset, grid, main, pyplot, select, to_numpy
 
-DRAWS = (4, 10, 24, 48, 96, 160, 200)
+TITLE = "CIFAR-10: accuracy, seconds and errors of convolutional features"
+DRAWS = [4, 10, 24, 48, 96, 160, 200]
 PAPERS_CODE = {4096: (93.6, 67.60), 8192: (194.7, 70.55), 16384: (415.0, 72.06)}  # seconds on the same GPU, accuracy
-
-
-def save(name, question, found):
-    file = RESULTS / name
-    everything = json.loads(file.read_text()) if file.exists() else {}
-    everything[question] = found
-    file.write_text(json.dumps(everything, indent=1) + "\n")
 
 
 def now():
@@ -41,58 +25,47 @@ def now():
     return time.perf_counter()
 
 
-def to_numpy(values):
-    return values.cpu().numpy() if hasattr(values, "cpu") else values
+def cntk_cases(args):
+    sizes = ((4096, 512),) if args.quick else ((4096, 512), (8192, 512), (16384, 1024))
+    return [
+        {"images": images, "m": m, "hidden": hidden, "rounds": 3, "device": args.device}
+        for images in ("standardized", "whitened")
+        for m, hidden in sizes
+    ]
 
 
-def cntk(rounds=3):
+def cntk(images, m, hidden, rounds, device):
     """Depth 3, filters of 3 × 3: from uint8 images in host memory to features of all 60 000, then ridge regression."""
     import torch
     from sklearn.preprocessing import FunctionTransformer
 
     from ntkit import CNTKSketch, FeatureRidgeClassifier, ImageStandardizer, ZCAWhitening
-    from ntkit.datasets import load_dataset
 
-    data = load_dataset("cifar10")
-    images = [torch.from_numpy(data.X), torch.from_numpy(data.X_test)]
-    found = []
-    steps = {"standardized": ImageStandardizer(), "whitened": ZCAWhitening(regularization=1.0, per_image=False)}
-    for (name, first), (m, hidden) in product(steps.items(), ((4096, 512), (8192, 512), (16384, 1024))):
-        features = CNTKSketch(
-            depth=3, kernel_size=3, n_components=m, hidden_components=hidden, precision="bfloat16", random_state=0
-        )
-        first.fit(images[0][:4000].cuda())
-        features.fit(images[0][:1]).transform(images[0][:2].cuda())  # kernels are compiled
-        seconds = []
-        for _ in range(rounds):
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            start = now()
-            X, X_test = (part.cuda() for part in images)
+    data = dataset("cifar10")
+    parts = [torch.from_numpy(data.X), torch.from_numpy(data.X_test)]
+    first = ImageStandardizer() if images == "standardized" else ZCAWhitening(regularization=1.0, per_image=False)
+    features = CNTKSketch(
+        depth=3, kernel_size=3, n_components=m, hidden_components=hidden, precision="bfloat16", random_state=0
+    )
+    first.fit(parts[0][:4000].cuda())
+    features.fit(parts[0][:1]).transform(parts[0][:2].cuda())  # kernels are compiled
+    seconds = []
+    for _ in range(rounds):
+        torch.cuda.empty_cache()
+        with Meter(device) as meter:
+            X, X_test = (part.cuda() for part in parts)
             first.fit(X)
             Z = features.fit_transform(first.transform(X))
             Z_test = features.transform(first.transform(X_test))
-            seconds.append(now() - start)
-            peak = torch.cuda.max_memory_allocated() / 2**30
-            del X, X_test
-        start = now()
-        identity = FunctionTransformer()
-        model = FeatureRidgeClassifier(identity, selection="holdout", n_selection=5000, random_state=0)
-        model.fit(Z, data.y)
-        accuracy = 100 * float(np.mean(to_numpy(model.predict(Z_test)) == data.y_test))
-        row = {
-            "images": name,
-            "m": m,
-            "hidden": hidden,
-            "seconds": sorted(seconds)[rounds // 2],
-            "all_seconds": seconds,
-        }
-        row |= {"peak_gib": peak, "accuracy": accuracy, "ridge_seconds": now() - start, "alpha": model.alpha_}
-        row |= {"papers_code_seconds": PAPERS_CODE[m][0], "papers_code_accuracy": PAPERS_CODE[m][1]}
-        found.append(row)
-        print(row, flush=True)
-        save("cifar10_h200.json", "cntk", found)
-        del Z, Z_test, model
+        seconds.append(meter.seconds)
+        del X, X_test
+    model = FeatureRidgeClassifier(FunctionTransformer(), selection="holdout", n_selection=5000, random_state=0)
+    start = now()
+    model.fit(Z, data.y)
+    accuracy = 100 * float(np.mean(to_numpy(model.predict(Z_test)) == data.y_test))
+    found = {"all_seconds": seconds, "seconds": sorted(seconds)[rounds // 2], "peak_gib": meter.peak_mib / 1024}
+    found |= {"accuracy": accuracy, "ridge_seconds": now() - start, "alpha": model.alpha_}
+    return found | {"papers_code_seconds": PAPERS_CODE[m][0], "papers_code_accuracy": PAPERS_CODE[m][1]}
 
 
 def features_of_two_networks(n_components=16384, hidden=512):
@@ -111,12 +84,15 @@ def features_of_two_networks(n_components=16384, hidden=512):
     return make_pipeline(ZCAWhitening(regularization=0.1, per_image=False), FlipAveraged(random))
 
 
-def accuracy(draws=None):
+def accuracy_cases(args):
+    return grid(draws=[DRAWS[:1] if args.quick else DRAWS], device=args.device)
+
+
+def accuracy(draws, device):
     """The Gram matrix of 50 000 + 10 000 images over more and more draws; α chosen and all solved at each point."""
     import torch
 
     from ntkit import GramRidgeClassifier
-    from ntkit.datasets import load_dataset
 
     class Timed(GramRidgeClassifier):
         solve_seconds_ = 0.0
@@ -126,109 +102,95 @@ def accuracy(draws=None):
             super()._solve_sums(sums, Y, weight)
             self.solve_seconds_ = now() - start
 
-    data = load_dataset("cifar10")
+    data = dataset("cifar10")
     features = features_of_two_networks()
-    warm = torch.from_numpy(data.X[:64]).cuda()
+    warm = torch.from_numpy(data.X[:64]).to(device)
     options = {"hidden_layers": 1, "product_dtype": "bfloat16", "selection": "holdout", "n_selection": 5000}
     GramRidgeClassifier(features, **options).transduce(warm, data.y[:64], warm)
     model = Timed(features, **options, keep_coef=False, warm_start=True, random_state=0)
-    found, start, solving = [], now(), 0.0
-    X, X_test = torch.from_numpy(data.X).cuda(), torch.from_numpy(data.X_test).cuda()
-    for n_draws in DRAWS if draws is None else (draws,):
+    points, start, solving = {}, now(), 0.0
+    X, X_test = torch.from_numpy(data.X).to(device), torch.from_numpy(data.X_test).to(device)
+    for n_draws in draws:
         predictions = model.set_params(n_draws=n_draws).transduce(X, data.y, X_test)
         solving += model.solve_seconds_
-        row = {"draws": n_draws, "features": 16384 * n_draws, "gram_seconds": now() - start - solving}
-        row |= {"seconds": row["gram_seconds"] + model.solve_seconds_, "alpha": model.alpha_}
-        row["accuracy"] = 100 * float(np.mean(to_numpy(predictions) == data.y_test))
-        row["held_back"] = {f"{a:.3g}": e for a, e in zip(model.alphas_, model.errors_, strict=True) if np.isfinite(e)}
-        row["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-        found.append(row)
-        print(row, flush=True)
-        if draws is None:
-            save("cifar10_h200.json", "accuracy", found)
+        point = {"features": 16384 * n_draws, "gram_seconds": now() - start - solving}
+        point |= {"seconds": point["gram_seconds"] + model.solve_seconds_, "alpha": model.alpha_}
+        point["accuracy"] = 100 * float(np.mean(to_numpy(predictions) == data.y_test))
+        held_back = zip(model.alphas_, model.errors_, strict=True)
+        point["held_back"] = {f"{a:.3g}": e for a, e in held_back if np.isfinite(e)}
+        point["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        points[f"{n_draws} draws"] = point
         model.alphas = model.alpha_ * 10.0 ** np.arange(-1, 0.75, 0.25)
+    return {"methods": points}
 
 
-def speed(n=64):
-    """Seconds for an image, sketched, and for a pair of images, exact, at 8 to 64 pixels a side."""
+def speed_cases(args):
+    return grid(side=8 if args.quick else (8, 16, 32, 64), n=64)
+
+
+def speed(side, n):
+    """Seconds for an image, sketched, and for a pair of images, exact."""
     from ntkit import CNTKSketch
-    from ntkit.datasets import load_dataset
     from ntkit.kernels import cntk as exact
 
-    images = load_dataset("cifar10").X_test[:n].astype(np.float32) / 64 - 2
-    found = []
-    for side in (8, 16, 32, 64):
-        step = max(32 // side, 1)
-        X = images[:, ::step, ::step]
-        X = np.ascontiguousarray(X if side <= 32 else X.repeat(2, axis=1).repeat(2, axis=2))
-        few = X[: 32 if side < 32 else 12 if side == 32 else 4]
-        row = {"side": side}
-        for method in ("sketch", "random"):
-            features = CNTKSketch(
-                depth=3, kernel_size=3, n_components=4096, hidden_components=512, method=method, random_state=0
-            ).fit(X)
-            features.transform(X[:2])
-            start = time.perf_counter()
+    images = dataset("cifar10").X_test[:n].astype(np.float32) / 64 - 2
+    step = max(32 // side, 1)
+    X = images[:, ::step, ::step]
+    X = np.ascontiguousarray(X if side <= 32 else X.repeat(2, axis=1).repeat(2, axis=2))
+    few = X[: 32 if side < 32 else 12 if side == 32 else 4]
+    found = {}
+    for method in ("sketch", "random"):
+        features = CNTKSketch(
+            depth=3, kernel_size=3, n_components=4096, hidden_components=512, method=method, random_state=0
+        ).fit(X)
+        features.transform(X[:2])
+        with Meter() as meter:
             features.transform(X)
-            row[f"{method}_seconds_per_image"] = (time.perf_counter() - start) / n
-        exact(X[:2, :4, :4], depth=3)
-        start = time.perf_counter()
+        found[f"{method}_seconds_per_image"] = meter.seconds / n
+    exact(X[:2, :4, :4], depth=3)
+    with Meter() as meter:
         exact(few, depth=3)
-        n_pairs = len(few) * (len(few) + 1) / 2
-        row["exact_seconds_per_pair"] = (time.perf_counter() - start) / n_pairs
-        row["exact_over_sketch_for_1000_images"] = (
-            row["exact_seconds_per_pair"] * 500500 / (1000 * row["sketch_seconds_per_image"])
-        )
-        found.append(row)
-        print(row, flush=True)
-    save("cifar10.json", "versions", versions())
-    save("cifar10.json", "speed", found)
+    per_pair = meter.seconds / (len(few) * (len(few) + 1) / 2)
+    ratio = per_pair * 500500 / (1000 * found["sketch_seconds_per_image"])
+    return found | {"exact_seconds_per_pair": per_pair, "exact_over_sketch_for_1000_images": ratio}
 
 
-def errors(n=24, seeds=3):
+def networks():
+    from ntkit import networks as nn
+
+    flat = nn.Sequential(*(nn.Conv(3), nn.ReLU()) * 3, nn.Flatten(), nn.Dense())
+    return {f"cntk({depth})": nn.cntk(depth) for depth in (2, 3, 5)} | {"myrtle(5)": nn.myrtle(5), "flat": flat}
+
+
+def error_cases(args):
+    sizes, n, seeds = (256, 6, 1) if args.quick else ((1024, 4096, 16384), 24, 3)
+    nets = "cntk(2)" if args.quick else ("cntk(2)", "cntk(3)", "cntk(5)", "myrtle(5)", "flat")
+    return grid(net=nets, kind=("ntk", "nngp"), method=("sketch", "random"), m=sizes, n=n, seeds=seeds)
+
+
+def errors(net, kind, method, m, n, seeds):
     """Errors of the kernel on images of 16 × 16 pixels, ‖ZZᵀ − K‖_F/‖K‖_F, and the same of centred matrices."""
     from ntkit import NetworkFeatures, network_kernel
-    from ntkit import networks as nn
-    from ntkit.datasets import load_dataset
 
-    X = load_dataset("cifar10").X_test[:n, ::2, ::2].astype(np.float32) / 64 - 2
-    flat = nn.Sequential(*(nn.Conv(3), nn.ReLU()) * 3, nn.Flatten(), nn.Dense())
-    nets = {
-        "cntk(2)": nn.cntk(2),
-        "cntk(3)": nn.cntk(3),
-        "cntk(5)": nn.cntk(5),
-        "myrtle(5)": nn.myrtle(5),
-        "flat": flat,
-    }
+    X = dataset("cifar10").X_test[:n, ::2, ::2].astype(np.float32) / 64 - 2
+    net = networks()[net]
     center = np.eye(n) - 1 / n
-    found = []
-    for name, net in nets.items():
-        for kind in ("ntk", "nngp"):
-            K = network_kernel(net, X.astype(np.float64), kind=kind)
-            for method in ("sketch", "random"):
-                for m in (1024, 4096, 16384):
-                    both = []
-                    for seed in range(seeds):
-                        Z = NetworkFeatures(
-                            net, n_components=m, method=method, kind=kind, random_state=seed
-                        ).fit_transform(X)
-                        E = (Z @ Z.T).astype(np.float64) - K
-                        pairs = (E, K), (center @ E @ center, center @ K @ center)
-                        sizes = [np.linalg.norm(A) / np.linalg.norm(B) for A, B in pairs]
-                        both.append(sizes)
-                    row = {"net": name, "kind": kind, "method": method, "m": m}
-                    row["error"], row["centred_error"] = np.mean(both, axis=0).tolist()
-                    found.append(row)
-                    print(row, flush=True)
-    save("cifar10.json", "versions", versions())
-    save("cifar10.json", "errors", found)
+    K = network_kernel(net, X.astype(np.float64), kind=kind)
+    both = []
+    for seed in range(seeds):
+        Z = NetworkFeatures(net, n_components=m, method=method, kind=kind, random_state=seed).fit_transform(X)
+        E = (Z @ Z.T).astype(np.float64) - K
+        pairs = (E, K), (center @ E @ center, center @ K @ center)
+        both.append([np.linalg.norm(A) / np.linalg.norm(B) for A, B in pairs])
+    error, centred_error = np.mean(both, axis=0).tolist()
+    return {"error": error, "centred_error": centred_error}
 
 
-def plot():
+def plot(runs, folder):
     """Accuracy against seconds."""
-    import matplotlib.pyplot as plt
-
-    results = json.loads((RESULTS / "cifar10_h200.json").read_text())
+    if not select(runs, question="cntk") or not select(runs, question="accuracy"):
+        return []
+    plt = pyplot()
     figure, axes = plt.subplots(figsize=(8, 5), layout="constrained")
 
     def line(points, labels, style, color, label, offset=(6, -12)):
@@ -239,9 +201,9 @@ def plot():
     sizes = [str(m) for m in PAPERS_CODE]
     line(list(PAPERS_CODE.values()), sizes, "s--", "0.5", "CNTK sketch, code of its authors (to features)")
     for (name, color), offset in zip((("standardized", "C9"), ("whitened", "C0")), ((-30, 4), (8, -4)), strict=True):
-        points = [(row["seconds"], row["accuracy"]) for row in results["cntk"] if row["images"] == name]
+        points = [(row["seconds"], row["accuracy"]) for row in select(runs, question="cntk", images=name)]
         line(points, sizes, "o-", color, f"CNTKSketch, {name} images (to features)", offset)
-    rows = results["accuracy"]
+    rows = [point for run in select(runs, question="accuracy") for point in run["methods"].values()]
     labels = [f"{row['features'] / 1e6:.2g} M" for row in rows]
     points = [(row["seconds"], row["accuracy"]) for row in rows]
     line(points, labels, "o-", "C3", "NetworkFeatures, random, many draws (to predictions)")
@@ -254,19 +216,33 @@ def plot():
     axes.set(xscale="log", xlim=(2, 700), ylim=(66, 90), xlabel="seconds on one H200, from images in host memory")
     axes.set(ylabel="test accuracy, %", title="CIFAR-10, 50 000 training images")
     axes.legend(loc="center right", fontsize=8)
-    file = Path(__file__).resolve().parents[1] / "docs" / "cifar10.png"
-    figure.savefig(file, dpi=150)
-    print(file)
+    figure.savefig(Path(folder) / "cifar10.png", dpi=150)
+    plt.close(figure)
+    return ["cifar10.png"]
+
+
+QUESTIONS = {
+    "cntk": Question(
+        "CNTKSketch: seconds to features, memory, accuracy", cntk_cases, cntk,
+        "images m hidden seconds:.1f peak_gib:.1f ridge_seconds:.1f accuracy:.2f papers_code_seconds "
+        "papers_code_accuracy", ("cuda",),
+    ),
+    "accuracy": Question(
+        "Many draws of random features", accuracy_cases, accuracy,
+        "method features gram_seconds:.1f seconds:.1f accuracy:.2f peak_gib:.1f", ("cuda",),
+    ),
+    "errors": Question(
+        "Errors of the kernels, small images", error_cases, errors,
+        "net kind method m error:.4f centred_error:.4f",
+    ),
+    "speed": Question(
+        "Seconds of this CPU against pixels", speed_cases, speed,
+        "side sketch_seconds_per_image:.2g random_seconds_per_image:.2g exact_seconds_per_pair:.2g "
+        "exact_over_sketch_for_1000_images:.2g",
+    ),
+}  # fmt: skip
+cases, measure, report = ask(QUESTIONS)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("question", choices=("cntk", "accuracy", "errors", "speed", "plot"))
-    parser.add_argument("--draws", type=int, help="of one point of the accuracy curve")
-    arguments = parser.parse_args()
-    if arguments.question in ("cntk", "accuracy") and arguments.draws is None:
-        save("cifar10_h200.json", "versions", versions("cuda"))
-    if arguments.question == "accuracy":
-        accuracy(arguments.draws)
-    else:
-        {"cntk": cntk, "errors": errors, "speed": speed, "plot": plot}[arguments.question]()
+    main(__name__)

@@ -1,8 +1,5 @@
 """Gaussian, Laplace and Matérn kernels against scikit-learn and against inner products alone: time and error.
 
-    python benchmarks/bench_distances.py            all sizes, into results/distances.json
-    python benchmarks/bench_distances.py --quick    small matrices, printed only
-
 Matrices of n × n float64 rows with d columns, of two kinds: "normal" entries, and "clusters", eight of them, whose
 centres are 1e6 from each other. Times are medians of rounds in which the methods take turns. Errors are the largest
 relative ones of 200 × 200 entries above 1e-300, against NumPy's long double. "products" is the Gaussian kernel by
@@ -11,19 +8,18 @@ relative ones of 200 × 200 entries above 1e-300, against NumPy's long double. "
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import dataclass
 
 import numpy as np
 
-from common import RESULTS, medians, versions
+from experiment import grid, main, medians, table
 
-COLUMNS = (4, 20, 200)
+TITLE = "Gaussian, Laplace and Matérn kernels: time and error"
+KERNELS = ("gaussian", "laplace", "laplace l1", "matern 1.5", "matern 2.5")
 FEW = 200  # rows on which errors are measured
 
 
-def rows(kind, n, d, seed):
+def random_rows(kind, n, d, seed):
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
     if kind == "clusters":
@@ -97,41 +93,29 @@ def exact(name, X, Y, lengthscale):
     return np.exp(-a) * {0.5: 1, 1.5: 1 + a, 2.5: 1 + a + a * a / 3}[float(nu)]
 
 
-def compare(kind, n, d, rounds):
-    X, Y = rows(kind, n, d, 1), rows(kind, n, d, 2)
-    found = []
-    lengthscale = (d / 2) ** 0.5 if kind == "normal" else d**0.5
-    for name, functions in methods(lengthscale).items():
-        seconds = medians({key: lambda f=f: f(X, Y) for key, f in functions.items()}, rounds)
-        reference = exact(name, X[:FEW], Y[:FEW], lengthscale)
-        present = reference > 1e-300
-        for key, function in functions.items():
-            K = function(X, Y)[:FEW, :FEW]
-            error = float((np.abs(K - reference)[present] / reference[present]).max())
-            row = {"rows": kind, "n": n, "d": d, "kernel": name, "method": key, "seconds": seconds[key]}
-            row |= {"times_faster": seconds["scikit-learn"] / seconds[key], "error": error}
-            found.append(row)
-            print(
-                f"{kind:8} d={d:3} {name:10} {key:12}: {1000 * seconds[key]:8.1f} ms "
-                f"({row['times_faster']:5.2f}× faster), error {error:.1e}", flush=True
-            )  # fmt: skip
-    return found
+def cases(args):
+    n, rounds, columns = (500, 1, 20) if args.quick else (4000, 5, (4, 20, 200))
+    return grid(rows=("normal", "clusters"), d=columns, kernel=KERNELS, n=n, rounds=rounds)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="1000 rows and 2 rounds; nothing is saved")
-    arguments = parser.parse_args()
-    n, rounds = (1000, 2) if arguments.quick else (4000, arguments.rounds)
-    found = []
-    for kind in ("normal", "clusters"):
-        for d in COLUMNS:
-            found += compare(kind, n, d, rounds)
-    if not arguments.quick:
-        content = {"versions": versions(), "distances": found}
-        (RESULTS / "distances.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+def measure(rows, d, kernel, n, rounds):
+    X, Y = random_rows(rows, n, d, 1), random_rows(rows, n, d, 2)
+    lengthscale = (d / 2) ** 0.5 if rows == "normal" else d**0.5
+    functions = methods(lengthscale)[kernel]
+    seconds = medians({name: lambda f=f: f(X, Y) for name, f in functions.items()}, rounds)
+    reference = exact(kernel, X[:FEW], Y[:FEW], lengthscale)
+    present = reference > 1e-300
+    found = {}
+    for name, function in functions.items():
+        K = function(X, Y)[:FEW, :FEW]
+        error = float((np.abs(K - reference)[present] / reference[present]).max())
+        found[name] = {"seconds": seconds[name], "error": error}
+    return {"methods": found}
+
+
+def report(runs):
+    return table(runs, "rows d kernel method seconds:.4f seconds/:.2f error:.1e")
 
 
 if __name__ == "__main__":
-    main()
+    main(__name__)

@@ -1,15 +1,12 @@
 """Exact kernels against neural-tangents 0.6.5, side by side in one run.
 
-    python benchmarks/bench_exact_kernels.py                 both libraries, on this CPU
-    python benchmarks/bench_exact_kernels.py --device cuda   ntkit through torch, on a GPU, alone
-
 Two worker processes, one per library, take turns, so that both see the same load of the machine; medians are
-compared. neural-tangents needs an old JAX and NumPy: it gets its own environment, ``.venv-neural-tangents``.
+compared. neural-tangents needs an old JAX and NumPy: it gets its own environment, ``.venv-neural-tangents``, made on
+first use. On a GPU, and with --quick, ntkit is alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import statistics
@@ -20,8 +17,9 @@ import time
 import venv
 from pathlib import Path
 
-from common import RESULTS, memory_mib, versions
+from experiment import UnavailableError, grid, main, memory_mib, table
 
+TITLE = "Exact kernels: time, memory and error beside neural-tangents"
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv-neural-tangents"
 PINS = ["neural-tangents==0.6.5", "jax==0.4.25", "jaxlib==0.4.25", "numpy<2", "scipy<1.13"]
@@ -33,9 +31,13 @@ TASKS = {
     "cntk 32 × 32 × 3, L = 3, GAP, 2 × 2 images": ((2, 32, 32, 3), (2, 32, 32, 3)),
     "cntk 32 × 32 × 3, L = 3, GAP, 8 × 8 images": ((8, 32, 32, 3), (8, 32, 32, 3)),
 }
-GPU_TASKS = TASKS | {
+GPU_TASKS = {
     "ntk 30000 × 30000, d = 784, L = 3": ((30000, 784), (30000, 784)),
     "cntk 32 × 32 × 3, L = 3, GAP, 100 × 100 images": ((100, 32, 32, 3), (100, 32, 32, 3)),
+}
+QUICK_TASKS = {
+    "ntk 500 × 500, d = 100, L = 3": ((500, 100), (500, 100)),
+    "cntk 8 × 8 × 3, L = 3, GAP, 2 × 2 images": ((2, 8, 8, 3), (2, 8, 8, 3)),
 }
 
 
@@ -55,7 +57,7 @@ def ntkit_kernel(images, device):
         if images
         else nn.fully_connected(DEPTH)
     )
-    if device == "numpy":
+    if device == "cpu":
         return lambda X, Y: network_kernel(net, X, Y)
     import torch
 
@@ -114,8 +116,8 @@ def worker(library, device):
 class Worker:
     """A worker process, started anew for every task so that its peak memory belongs to that task."""
 
-    def __init__(self, python, library, device="numpy"):
-        command = [str(python), __file__, "--worker", library, "--device", device]
+    def __init__(self, python, library, device="cpu"):
+        command = [str(python), __file__, "--worker", library, device]
         environment = os.environ | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -161,72 +163,50 @@ def reference(shape_x, shape_y):
     return K, np.sqrt(np.outer(diagonal(net, X), diagonal(net, Y)))
 
 
-def measure(task, shapes, workers, rounds, folder):
+def cases(args):
+    tasks = QUICK_TASKS if args.quick else TASKS | GPU_TASKS if args.device == "cuda" else TASKS
+    libraries = ["ntkit"] if args.quick or args.device == "cuda" else ["neural-tangents", "ntkit"]
+    return grid(task=tasks, libraries=[libraries], rounds=2 if args.quick else 7, device=args.device)
+
+
+def measure(task, libraries, rounds, device):
     """Medians over rounds in which the libraries take turns, with error and memory."""
     import numpy as np
 
-    request = {"X": shapes[0], "Y": shapes[1]}
-    results = {}
-    for name, start in workers.items():
-        results[name] = {"worker": start(), "file": str(folder / f"{name}.npy"), "seconds": []}
-    for k in range(rounds + 1):
-        for result in results.values():
-            answer = result["worker"].ask(**request, warm=k == 0, file=result["file"])
-            result["peak_mib"] = answer["peak_mib"]
-            if k:
-                result["seconds"].append(answer["seconds"])
-    K, scale = reference(*shapes)
-    for result in results.values():
-        result.pop("worker").close()
-        matrix = np.load(result.pop("file"))[: K.shape[0], : K.shape[1]]
-        result["error"] = float((np.abs(matrix - K) / scale).max())
-        result["median_seconds"] = statistics.median(result["seconds"])
-        n_x = shapes[0][0]
-        result["pairs_per_second"] = n_x * (shapes[1] or shapes[0])[0] / result["median_seconds"]
-    return {"task": task, **results}
-
-
-def show(rows):
-    print(f"\n{'task':46} {'library':16} {'seconds':>9} {'pairs/s':>10} {'peak MiB':>9} {'error':>8} {'ratio':>6}")
-    for row in rows:
-        base = row.get("neural-tangents")
-        for name in ("neural-tangents", "ntkit"):
-            if name not in row:
-                continue
-            r = row[name]
-            ratio = f"{base['median_seconds'] / r['median_seconds']:.1f}×" if base else ""
-            print(
-                f"{row['task']:46} {name:16} {r['median_seconds']:9.4f} {r['pairs_per_second']:10.0f} "
-                f"{r['peak_mib']:9.0f} {r['error']:8.1e} {ratio:>6}"
-            )
-
-
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--device", default="numpy", choices=("numpy", "cuda"))
-    parser.add_argument("--alone", action="store_true", help="without neural-tangents")
-    parser.add_argument("--neural-tangents-python", help="interpreter that has it, instead of making one")
-    parser.add_argument("--output", type=Path, default=RESULTS / "exact_kernels.json")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        worker(arguments.worker, arguments.device)
-        return
-    workers = {"ntkit": lambda: Worker(sys.executable, "ntkit", arguments.device)}
-    if not arguments.alone and arguments.device == "numpy":
-        python = arguments.neural_tangents_python or neural_tangents_python()
-        workers["neural-tangents"] = lambda: Worker(python, "neural-tangents")
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    tasks = GPU_TASKS if arguments.device == "cuda" else TASKS
+    shapes = (TASKS | GPU_TASKS | QUICK_TASKS)[task]
+    workers = {name: Worker(python_of(name), name, device) for name in libraries}
+    seconds = {name: [] for name in libraries}
+    peaks, found = {}, {}
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure(task, shapes, workers, arguments.rounds, Path(folder)) for task, shapes in tasks.items()]
-    arguments.output.write_text(
-        json.dumps({"versions": versions(arguments.device), "device": arguments.device, "rows": rows}, indent=1) + "\n"
-    )
-    show(rows)
-    print(f"\nWritten to {arguments.output}")
+        files = {name: str(Path(folder) / f"{name}.npy") for name in libraries}
+        for k in range(rounds + 1):
+            for name, worker in workers.items():
+                answer = worker.ask(X=shapes[0], Y=shapes[1], warm=k == 0, file=files[name])
+                peaks[name] = answer["peak_mib"]
+                seconds[name] += [answer["seconds"]] if k else []
+        K, scale = reference(*shapes)
+        for name, worker in workers.items():
+            worker.close()
+            matrix = np.load(files[name])[: K.shape[0], : K.shape[1]]
+            found[name] = {"all_seconds": seconds[name], "seconds": statistics.median(seconds[name])}
+            found[name] |= {"peak_mib": peaks[name], "error": float((np.abs(matrix - K) / scale).max())}
+    return {"methods": found}
+
+
+def python_of(library):
+    """The interpreter that has the library."""
+    try:
+        return neural_tangents_python() if library == "neural-tangents" else sys.executable
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UnavailableError(f"no environment for neural-tangents: {error}") from error
+
+
+def report(runs):
+    return table(runs, "task device method seconds:.4f seconds/:.3f peak_mib:.0f error:.1e")
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1:2] == ["--worker"]:
+        worker(*sys.argv[2:])
+    else:
+        main(__name__)

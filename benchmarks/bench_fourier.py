@@ -1,8 +1,5 @@
 """Fourier features of the Gaussian kernel beside scikit-learn's RBFSampler: time, memory and error.
 
-    python benchmarks/bench_fourier.py            all sizes, into results/fourier.json
-    python benchmarks/bench_fourier.py --quick    a few small ones, printed alone
-
 4096 rows of independent normal entries, d features, γ = 1/(2ℓ²) = 1/d as with ``gamma="scale"``. Times of `fit` and
 `transform` are medians of rounds in which the contestants take turns; memory is the peak of one `transform` beyond
 rows and map, in a fresh process (the result is in it); errors ‖ZZᵀ − K‖_F/‖K‖_F are over 1000 rows, for several seeds.
@@ -10,19 +7,12 @@ rows and map, in a fresh process (the result is in it); errors ‖ZZᵀ − K‖
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
-
 import numpy as np
 
-from common import RESULTS, medians, memory_mib, reset_peak, versions
+from experiment import added_mib, apart, grid, main, medians, table
 
-FEATURES = (16, 128, 1024, 4096)
-COMPONENTS = (1024, 4096)
-ROWS, FEW = 4096, 1000
-SEEDS = 5
+TITLE = "Fourier features of the Gaussian kernel: time, memory and error"
+FEW = 1000  # rows on which errors are measured
 MAPS = ("RBFSampler", "RandomFourierFeatures", "OrthogonalFourierFeatures", "FastfoodFeatures")
 
 
@@ -39,10 +29,16 @@ def make(name, d, m, seed=0):
     if name == "RBFSampler":
         return RBFSampler(gamma=1 / d, n_components=m, random_state=seed)
     kinds = {kind.__name__: kind for kind in (RandomFourierFeatures, OrthogonalFourierFeatures, FastfoodFeatures)}
-    return kinds[name](m, lengthscale=(d / 2) ** 0.5, random_state=seed)
+    return kinds[name](n_components=m, lengthscale=(d / 2) ** 0.5, random_state=seed)
 
 
-def compare(d, m, dtype, *, n, seeds, rounds):
+def cases(args):
+    if args.quick:
+        return grid(dtype="float32", d=64, m=256, n=512, seeds=2, rounds=2)
+    return grid(dtype=("float32", "float64"), d=(16, 128, 1024, 4096), m=(1024, 4096), n=4096, seeds=5, rounds=7)
+
+
+def measure(dtype, d, m, n, seeds, rounds):
     from ntkit.kernels import gaussian
 
     X, few = rows(n, d, dtype), rows(min(n, FEW), d, dtype)
@@ -50,58 +46,27 @@ def compare(d, m, dtype, *, n, seeds, rounds):
     fitted = {name: make(name, d, m).fit(X) for name in MAPS}
     fits = medians({name: lambda f=f: f.fit(few) for name, f in fitted.items()}, min(rounds, 3))
     times = medians({name: lambda f=f: f.transform(X) for name, f in fitted.items()}, rounds)
-    found = []
+    found = {}
     for name in MAPS:
         errors = []
         for seed in range(seeds):
             Z = make(name, d, m, seed).fit(few).transform(few).astype("float64")
             errors.append(float(np.linalg.norm(Z @ Z.T - K) / np.linalg.norm(K)))
-        row = {"map": name, "n_features": d, "n_components": m, "dtype": dtype, "rows": n}
-        row |= {"fit_seconds": fits[name], "seconds": times[name], "times_faster": times[MAPS[0]] / times[name]}
-        row |= {"peak_mib": apart(name, d, m, dtype, n), "error": errors}
-        found.append(row)
-        print(
-            f"{dtype} d={d:4} m={m:4} {name:26}: {1000 * times[name]:7.1f} ms ({row['times_faster']:5.2f}× faster), "
-            f"fit {1000 * fits[name]:7.1f} ms, {row['peak_mib']:6.1f} MiB, error {np.mean(errors):.4f}", flush=True
-        )  # fmt: skip
-    return found
-
-
-def apart(*case):
-    """Peak memory in MiB of one transform in a fresh process."""
-    command = [sys.executable, __file__, "peak", *map(str, case)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+        found[name] = {"fit_seconds": fits[name], "seconds": times[name], "error": errors}
+        found[name]["peak_mib"] = apart(peak, name, d, m, dtype, n)
+    return {"methods": found}
 
 
 def peak(name, d, m, dtype, n):
-    X = rows(int(n), int(d), dtype)
-    mapping = make(name, int(d), int(m)).fit(X)
+    X = rows(n, d, dtype)
+    mapping = make(name, d, m).fit(X)
     mapping.transform(X[:64])
-    before = memory_mib("VmRSS")
-    reset_peak()
-    mapping.transform(X)
-    print(memory_mib() - before)
+    return added_mib(lambda: mapping.transform(X))
 
 
-def main():
-    if sys.argv[1:2] == ["peak"]:
-        peak(*sys.argv[2:])
-        return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="few sizes, rows, seeds and rounds; nothing is saved")
-    arguments = parser.parse_args()
-    sizes = {"n": 512, "seeds": 2, "rounds": 2} if arguments.quick else {"n": ROWS, "seeds": SEEDS}
-    sizes = {"rounds": arguments.rounds} | sizes
-    found = []
-    for dtype in ("float32", "float64"):
-        for d in FEATURES[:3:2] if arguments.quick else FEATURES:
-            for m in COMPONENTS[:1] if arguments.quick else COMPONENTS:
-                found += compare(d, m, dtype, **sizes)
-    if not arguments.quick:
-        content = {"versions": versions(), "fourier": found}
-        (RESULTS / "fourier.json").write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+def report(runs):
+    return table(runs, "dtype d m method fit_seconds:.4f seconds:.4f seconds/:.2f peak_mib:.1f error:.4f")
 
 
 if __name__ == "__main__":
-    main()
+    main(__name__)

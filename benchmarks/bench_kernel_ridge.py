@@ -1,40 +1,30 @@
 """Kernel ridge regression with exact kernels: iterations, time and memory, sketched solutions.
 
-    python benchmarks/bench_kernel_ridge.py iterations    to a residual of 10⁻⁶, with each preconditioner and without
-    python benchmarks/bench_kernel_ridge.py times         beside scikit-learn's KernelRidge, 2 000 to 40 000 rows
-    python benchmarks/bench_kernel_ridge.py sketched      objective of solver="sketch" over the optimum
-    python benchmarks/bench_kernel_ridge.py large         100 000 rows (for --device cuda)
-    python benchmarks/bench_kernel_ridge.py plot
-
-Data are read from $NTKIT_DATA: protein (standardized), MNIST (divided by 255), air temperatures. Kernels are divided by
-the mean of their diagonal, so that penalties mean the same for all; λ is relative to the largest eigenvalue, and as it
-is for "absolute". Iterations are exact counts; times are medians of runs that take turns, each in a process of its own,
-with peak memory. --device cuda runs on a GPU, --quick on fewer rows.
+Protein is standardized, MNIST divided by 255, air temperatures are as they are. Kernels are divided by the mean of
+their diagonal, so that penalties mean the same for all; λ is relative to the largest eigenvalue, and as it is for
+"absolute". Iterations are exact counts, to a residual of 10⁻⁶; times are the least of runs in processes of their own.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import signal
-import subprocess
-import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 import numpy as np
 
-from common import RESULTS, memory_mib, reset_peak, versions
+from experiment import DEVICES, Meter, Question, apart, ask, dataset, grid, main, on_device, pyplot, select, to_numpy
 
+TITLE = "Kernel ridge regression: iterations, time, memory, sketched solutions"
 KERNELS = {"gaussian": {}, "ntk 1": {"depth": 1}, "ntk 3": {"depth": 3}}
 LAMBDAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
-CONTESTANTS = ("none", "sketch", "nystroem", "nystroem + neighbours")
+PRECONDITIONERS = ("none", "sketch", "nystroem", "nystroem + neighbours")
+MEMORY_LIMIT = 21 * 2**30  # bytes of a process: an error instead of a machine without memory
 
 
 def rows(name, n):
-    from ntkit.datasets import load_dataset
-
-    data = load_dataset(name)
+    data = dataset(name)
     chosen = np.random.default_rng(0).permutation(len(data.X))[:n]
     X = data.X[chosen].reshape(len(chosen), -1).astype("float64")
     if data.task == "classification":
@@ -45,16 +35,8 @@ def rows(name, n):
     return X, (y - y.mean(0)) / (y.std() if y.ndim == 1 else 1)
 
 
-def on(device, X):
-    if device != "cuda":
-        return X
-    import torch
-
-    return torch.from_numpy(X).cuda()
-
-
 def matrix(X, kernel):
-    """Kernel matrix over the mean of its diagonal, and its largest eigenvalue."""
+    """Kernel matrix over the mean of its diagonal, its largest eigenvalue, and the kernel's parameters."""
     from ntkit.features.lengthscale import default_lengthscale
     from ntkit.kernels import gram
 
@@ -69,8 +51,35 @@ def matrix(X, kernel):
     return K, float(v @ (K @ v)), params
 
 
-def preconditioners(name, K, X, kernel, params, size, penalties):
-    """Those of KernelRidge for each penalty, from one set of features."""
+def iteration_cases(args):
+    n, lambdas = (1000, (1e-3,)) if args.quick else (10000, LAMBDAS)
+    data = "protein" if args.quick else ("protein", "mnist")
+    meanings = "relative" if args.quick else ("relative", "absolute")
+    kernels = "ntk 1" if args.quick else KERNELS
+    axes = {"data": data, "kernel": kernels, "meaning": meanings, "lambda": lambdas, "n": n, "device": args.device}
+    return grid(**axes)
+
+
+def iterations(data, kernel, meaning, n, device, **penalty):
+    from ntkit.models._iterative import conjugate_gradients
+
+    X, y = rows(data, n)
+    X, y = on_device(device, X, y[:, None] if y.ndim == 1 else y[:, 3:4])
+    K, top, params = matrix(X, kernel)
+    lam = penalty["lambda"] * (top if meaning == "relative" else 1.0)
+    found = {}
+    for name in PRECONDITIONERS:
+        P = preconditioner(name, K, X, kernel, params, round(20 * n**0.5), lam)
+        start = time.perf_counter()
+        solve = (lambda V: V) if P is None else P.at(lam)
+        run = conjugate_gradients(lambda V: K @ V + lam * V, y, solve, tol=np.array([1e-6]), max_iter=2 * n)
+        found[name] = {"iterations": run.n_iter, "converged": bool(run.converged)}
+        found[name] |= {"residual": float(run.history[-1, 0]), "seconds": time.perf_counter() - start}
+    return {"top": top, "methods": found}
+
+
+def preconditioner(name, K, X, kernel, params, size, lam):
+    """That of KernelRidge."""
     from ntkit import DotProductSketch
     from ntkit._random import seed_sequence
     from ntkit.models._kernel_matrix import GivenMatrix
@@ -78,83 +87,49 @@ def preconditioners(name, K, X, kernel, params, size, penalties):
 
     held, seed = GivenMatrix(K), seed_sequence(0)
     if name == "none":
-        return [None] * len(penalties)
+        return None
     if name == "sketch":
         Z = DotProductSketch(kernel.split()[0], n_components=size, **params, random_state=0).fit_transform(X)
         Z *= float((Z * Z).sum(1).mean()) ** -0.5
     else:
         Z = nystroem_features(held, size, seed).Z
-    return [Preconditioner.of_features(held, Z, 32 if "neighbours" in name else 0, seed, lam) for lam in penalties]
+    return Preconditioner.of_features(held, Z, 32 if "neighbours" in name else 0, seed, lam)
 
 
-def iterations(device, quick):
-    from ntkit.models._iterative import conjugate_gradients
-
-    n, most = (2000, 3000) if quick else (10000, 20000)
-    results = []
-    for data in ("protein", "mnist"):
-        X, y = rows(data, n)
-        X, y = on(device, X), on(device, y[:, None] if y.ndim == 1 else y[:, 3:4])
-        for kernel in KERNELS:
-            K, top, params = matrix(X, kernel)
-            for meaning, unit in (("relative", top), ("absolute", 1.0)):
-                penalties = LAMBDAS[:: 2 if quick else 1]
-                options = X, kernel, params, round(20 * n**0.5), [lam * unit for lam in penalties]
-                made = {name: preconditioners(name, K, *options) for name in CONTESTANTS}
-                for number, lam in enumerate(penalties):
-                    found = {"data": data, "kernel": kernel, "meaning": meaning, "lambda": lam, "n": n, "top": top}
-                    for name, each in made.items():
-                        start, P = time.perf_counter(), each[number]
-                        solve = (lambda V: V) if P is None else P.at(lam * unit)
-                        run = conjugate_gradients(
-                            lambda V, a=lam * unit, K=K: K @ V + a * V, y, solve, tol=np.array([1e-6]), max_iter=most
-                        )  # fmt: skip
-                        found[name] = {
-                            "iterations": run.n_iter,
-                            "converged": run.converged,
-                            "residual": float(run.history[-1, 0]),
-                            "seconds": time.perf_counter() - start,
-                        }
-                    results.append(found)
-                    print(data, kernel, meaning, lam, {name: found[name]["iterations"] for name in made}, flush=True)
-            del K, made
-    return results
+def time_cases(args):
+    if args.quick:
+        return grid(kernel="ntk 1", n=1000)
+    return grid(kernel="gaussian", n=(2000, 4000, 10000, 20000, 40000)) + grid(
+        kernel="ntk 1", n=(2000, 4000, 10000, 20000)
+    )
 
 
-def times(device, quick):
-    """Seconds, peak memory and predictions, each in a process of its own."""
-    results = []
-    for kernel in ("gaussian", "ntk 1"):
-        sizes = (1000, 2000) if quick else (2000, 4000, 10000, 20000, 40000)
-        for n in sizes if kernel == "gaussian" else sizes[:4]:
-            found = {"kernel": kernel, "n": n}
-            for who in ("scikit-learn", "direct", "pcg") if n <= 20000 else ("scikit-learn", "pcg"):
-                rounds = 3 if n <= 4000 else 1
-                runs = [one(who, kernel, n, device) for _ in range(rounds)]
-                found[who] = min(runs, key=lambda run: run.get("seconds", np.inf))
-            base = found["scikit-learn"].get("seconds")
-            for who in ("direct", "pcg"):
-                if base and "seconds" in found.get(who, {}):
-                    found[who]["ratio"] = found[who]["seconds"] / base
-            results.append(found)
-            print(json.dumps(found), flush=True)
-    return results
+def times(kernel, n):
+    """Seconds, peak memory and predictions beside scikit-learn's KernelRidge."""
+    solvers = ("scikit-learn", "direct", "pcg") if n <= 20000 else ("scikit-learn", "pcg")
+    rounds = 3 if 1000 < n <= 4000 else 1
+    runs = {who: [in_process(who, kernel, n) for _ in range(rounds)] for who in solvers}
+    return {"methods": {who: min(mine, key=lambda run: run.get("seconds", np.inf)) for who, mine in runs.items()}}
 
 
-def one(who, kernel, n, device):
-    command = [sys.executable, __file__, "one", "--who", who, "--kernel", kernel, "--rows", str(n), "--device", device]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == -signal.SIGSEGV:  # threaded factorizations of OpenBLAS crash from some 15 000 rows on
-        alone = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
-        again = subprocess.run(command, capture_output=True, text=True, check=False, env=alone)
-        found = json.loads(again.stdout.splitlines()[-1]) if not again.returncode else {}
-        return found | {"crashed": "with more than one thread"}
-    if done.returncode:
-        return {"failed": done.stderr.strip().splitlines()[-1][:200] if done.stderr else f"exit {done.returncode}"}
-    return json.loads(done.stdout.splitlines()[-1])
+def in_process(*case):
+    try:
+        return apart(solve, *case)
+    except BrokenProcessPool:  # threaded factorizations of OpenBLAS crash from some 15 000 rows on
+        before = os.environ.get("OPENBLAS_NUM_THREADS")
+        os.environ["OPENBLAS_NUM_THREADS"] = "1"
+        try:
+            return apart(solve, *case) | {"crashed": "with more than one thread"}
+        except BrokenProcessPool:
+            return {"crashed": "with one thread, too"}
+        finally:
+            os.environ.pop("OPENBLAS_NUM_THREADS")
+            os.environ.update({} if before is None else {"OPENBLAS_NUM_THREADS": before})
+    except MemoryError as error:
+        return {"failed": f"MemoryError: {error}"}
 
 
-def run_one(who, kernel, n, device):
+def solve(who, kernel, n, alpha=0.1):
     import resource
 
     from sklearn.kernel_ridge import KernelRidge as Peer
@@ -163,142 +138,109 @@ def run_one(who, kernel, n, device):
     from ntkit.features.lengthscale import default_lengthscale
     from ntkit.kernels import ntk
 
-    limit = 21 * 2**30  # an error instead of a machine without memory
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
     X, y = rows("protein", n + 1000)
-    X, X_test, y, y_test = on(device, X[:n]), on(device, X[n:]), y[:n], y[n:]
-    length, alpha = default_lengthscale(X), 0.1
+    X, X_test, y, y_test = X[:n], X[n:], y[:n], y[n:]
+    length = default_lengthscale(X)
     KernelRidge("ntk", alphas=alpha).fit(X[:50], y[:50])  # compiles
-    reset_peak()
-    held, start = memory_mib("VmRSS"), time.perf_counter()
-    if who == "scikit-learn":
-        if kernel == "gaussian":
+    with Meter() as meter:
+        if who != "scikit-learn":
+            options = {"lengthscale": length} if kernel == "gaussian" else {"depth": 1}
+            options |= {"alphas": alpha, "solver": who, "fit_intercept": False, "random_state": 0}
+            model = KernelRidge(kernel.split()[0], **options).fit(X, y)
+        elif kernel == "gaussian":
             model = Peer(kernel="rbf", gamma=0.5 / length**2, alpha=alpha).fit(X, y)
         else:  # scikit-learn calls functions on single pairs of rows: it gets the matrix
             model = Peer(kernel="precomputed", alpha=alpha).fit(ntk(X, depth=1), y)
-        seconds = time.perf_counter() - start
-        predictions = model.predict(X_test if kernel == "gaussian" else ntk(X_test, X, depth=1))
-    else:
-        options = {"lengthscale": length} if kernel == "gaussian" else {"depth": 1}
-        model = KernelRidge(
-            kernel.split()[0], alphas=alpha, solver=who, fit_intercept=False, random_state=0, **options
-        ).fit(X, y)  # fmt: skip
-        seconds = time.perf_counter() - start
-        predictions = model.predict(X_test)
-    predictions = np.asarray(predictions.cpu() if device == "cuda" else predictions)
-    print(json.dumps({
-        "seconds": seconds,
-        "peak_mib": memory_mib() - held,
+    as_matrix = who == "scikit-learn" and kernel != "gaussian"
+    predictions = model.predict(ntk(X_test, X, depth=1) if as_matrix else X_test)
+    return {
+        "seconds": meter.seconds,
+        "peak_mib": meter.peak_mib,
         "iterations": getattr(model, "n_iter_", None),
         "test_mse": float(np.mean((predictions - y_test) ** 2)),
         "predictions": predictions[:5].tolist(),
-    }))  # fmt: skip
+    }
 
 
-def sketched(device, quick):  # noqa: ARG001
+def sketched_cases(args):
+    n, seeds = (500, 1) if args.quick else (4000, 3)
+    maps = [("nystroem", size) for size in (("auto", 2) if args.quick else ("auto", 1.5, 2, 4, 8))]
+    return [
+        {"data": data, "kernel": kernel, "lambda": lam, "features": features, "size": size, "n": n, "seeds": seeds}
+        for data in (("protein",) if args.quick else ("protein", "mnist"))
+        for kernel in ("gaussian", "ntk 1")
+        for lam in ((1e-3,) if args.quick else (1e-3, 1e-4))
+        for features, size in [*maps, ("sketch", "auto")]
+    ]
+
+
+def sketched(data, kernel, features, size, n, seeds, **penalty):
     """‖Kc − y‖² + λ cᵀKc of the sketched solution over the optimum; m in multiples of the statistical dimension."""
     from ntkit import KernelRidge
-
-    n, seeds = (1000, 2) if quick else (4000, 3)
-    results = []
-    for data in ("protein", "mnist"):
-        X, y = rows(data, n)
-        y = y if y.ndim == 1 else y[:, 3]
-        for kernel in ("gaussian", "ntk 1"):
-            K, top, params = matrix(X, kernel)
-            unit = 1.0 if kernel == "gaussian" else 2 * float((X**2).sum(1).mean())  # K is over its mean diagonal
-            for lam in (1e-3, 1e-4):
-                alpha = lam * top
-                best = np.linalg.solve(K + alpha * np.eye(n), y)
-                optimum = float(alpha * y @ best)
-                for features in ("nystroem", "sketch"):
-                    for size in ("auto", 1.5, 2, 4, 8) if features == "nystroem" else ("auto",):
-                        ratios, sizes, dimension = [], [], 0.0
-                        for seed in range(seeds):
-                            options = {"features": features, "n_components": n // 4}
-                            if size != "auto":
-                                options["sketch_size"] = round(size * dimension_of(K, alpha))
-                            model = KernelRidge(
-                                kernel.split()[0], alphas=alpha * unit, solver="sketch", solver_params=options,
-                                fit_intercept=False, random_state=seed, **params,
-                            )  # fmt: skip
-                            c = model.fit(X, y).dual_coef_ * unit
-                            Kc = K @ c
-                            ratios.append(float(((Kc - y) ** 2).sum() + alpha * c @ Kc) / optimum)
-                            sizes.append(model.sketch_size_)
-                            dimension = model.dimension_
-                        found = {
-                            "data": data, "kernel": kernel, "lambda": lam, "features": features, "size": size,
-                            "rows": float(np.mean(sizes)), "dimension": dimension_of(K, alpha),
-                            "dimension_of_features": dimension, "ratios": ratios, "n": n,
-                        }  # fmt: skip
-                        results.append(found)
-                        print(data, kernel, lam, features, size, sizes[0], [round(r, 4) for r in ratios], flush=True)
-    return results
-
-
-_DIMENSIONS = {}
-
-
-def dimension_of(K, alpha):
     from ntkit.diagnostics import statistical_dimension
 
-    key = id(K), alpha
-    if key not in _DIMENSIONS:
-        _DIMENSIONS[key] = statistical_dimension(K, alpha)
-    return _DIMENSIONS[key]
+    X, y = rows(data, n)
+    y = y if y.ndim == 1 else y[:, 3]
+    K, top, params = matrix(X, kernel)
+    unit = 1.0 if kernel == "gaussian" else 2 * float((X**2).sum(1).mean())  # K is over its mean diagonal
+    alpha = penalty["lambda"] * top
+    optimum = float(alpha * y @ np.linalg.solve(K + alpha * np.eye(n), y))
+    dimension = statistical_dimension(K, alpha)
+    options = {"features": features, "n_components": n // 4}
+    options |= {} if size == "auto" else {"sketch_size": round(size * dimension)}
+    ratios, sizes = [], []
+    for seed in range(seeds):
+        model = KernelRidge(
+            kernel.split()[0], alphas=alpha * unit, solver="sketch", solver_params=options, fit_intercept=False,
+            random_state=seed, **params,
+        )  # fmt: skip
+        c = model.fit(X, y).dual_coef_ * unit
+        Kc = K @ c
+        ratios.append(float(((Kc - y) ** 2).sum() + alpha * c @ Kc) / optimum)
+        sizes.append(model.sketch_size_)
+    found = {"rows": float(np.mean(sizes)), "dimension": dimension, "dimension_of_features": model.dimension_}
+    return found | {"ratios": ratios}
 
 
-def large(device, quick):
+def large_cases(args):
+    part = 100 if args.quick else 1
+    points = [("airtemp", "gaussian", 0.1, 100000), ("airtemp", "ntk 3", 0.1, 100000), ("mnist", "ntk 3", 1.0, 50000)]
+    return [
+        {"data": data, "kernel": kernel, "alpha": alpha, "n": n // part, "device": args.device}
+        for data, kernel, alpha, n in points
+    ]
+
+
+def large(data, kernel, alpha, n, device):
     from ntkit import KernelRidge, KernelRidgeClassifier
 
-    results = []
-    for data, kernel, alpha, n in (
-        ("airtemp", "gaussian", 0.1, 100000),
-        ("airtemp", "ntk 3", 0.1, 100000),
-        ("mnist", "ntk 3", 1.0, 50000),
-    ):
-        n = n // 20 if quick else n
-        X, y = rows(data, n + 10000)
-        X, X_test, y, y_test = on(device, X[:n]), on(device, X[n:]), y[:n], y[n:]
-        options = {"depth": 3} if kernel == "ntk 3" else {}
-        kind = KernelRidgeClassifier if data == "mnist" else KernelRidge
-        model = kind(kernel.split()[0], alphas=alpha, solver="pcg", random_state=0, **options)
-        start = time.perf_counter()
-        model.fit(X, y.argmax(1) if data == "mnist" else y)
-        seconds = time.perf_counter() - start
-        score = model.score(X_test, y_test.argmax(1) if data == "mnist" else y_test) if device != "cuda" else None
-        if score is None:
-            predictions = model.predict(X_test).cpu().numpy()
-            score = float(np.mean(predictions == y_test.argmax(1))) if data == "mnist" else float(
-                1 - np.sum((predictions - y_test) ** 2) / np.sum((y_test - y_test.mean()) ** 2)
-            )  # fmt: skip
-        found = {
-            "data": data, "kernel": kernel, "n": n, "alpha": alpha, "seconds": seconds, "iterations": model.n_iter_,
-            "residual": float(model.history_[0][-1].max()), "score": float(score),
-        }  # fmt: skip
-        if device == "cuda":
-            import torch
-
-            found["peak_gib"] = torch.cuda.max_memory_allocated() / 2**30
-            torch.cuda.reset_peak_memory_stats()
-        del model
-        results.append(found)
-        print(json.dumps(found), flush=True)
-    return results
+    X, y = rows(data, n + 10000)
+    y = y.argmax(1) if data == "mnist" else y
+    X, X_test = on_device(device, X[:n], X[n:])
+    kind = KernelRidgeClassifier if data == "mnist" else KernelRidge
+    model = kind(kernel.split()[0], alphas=alpha, solver="pcg", random_state=0, **KERNELS[kernel])
+    with Meter(device) as meter:
+        model.fit(X, y[:n])
+    predictions, y_test = to_numpy(model.predict(X_test)), y[n:]
+    if data == "mnist":
+        score = np.mean(predictions == y_test)
+    else:
+        score = 1 - np.sum((predictions - y_test) ** 2) / np.sum((y_test - y_test.mean()) ** 2)
+    found = {"seconds": meter.seconds, "peak_gib": meter.peak_mib / 1024, "iterations": int(model.n_iter_)}
+    return found | {"residual": float(model.history_[0][-1].max()), "score": float(score)}
 
 
-def plot(record):
-    import matplotlib.pyplot as plt
-
-    found = [r for r in record["iterations"] if r["meaning"] == "relative"]
+def plot(runs, folder):
+    plt = pyplot()
+    found = select(runs, question="iterations", meaning="relative")
     figure, axes = plt.subplots(2, 3, figsize=(10, 6), sharex=True, sharey=True)
     for row, data in zip(axes, ("protein", "mnist"), strict=True):
         for axis, kernel in zip(row, KERNELS, strict=True):
-            some = [r for r in found if r["data"] == data and r["kernel"] == kernel]
-            for name in CONTESTANTS:
-                reached = [r for r in some if r[name]["converged"]]
-                axis.plot([r["lambda"] for r in reached], [r[name]["iterations"] for r in reached], "o-", label=name)
+            some = select(found, data=data, kernel=kernel)
+            for name in PRECONDITIONERS:
+                points = [(r["lambda"], r["methods"][name]) for r in some if r["methods"][name]["converged"]]
+                axis.plot([lam for lam, _ in points], [own["iterations"] for _, own in points], "o-", label=name)
             axis.set(xscale="log", yscale="log", title=f"{data}, {kernel}")
     axes[0, 0].invert_xaxis()
     for axis in axes[1]:
@@ -308,36 +250,31 @@ def plot(record):
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="lower center", ncols=len(labels), title="preconditioner", frameon=False)
     figure.tight_layout(rect=(0, 0.08, 1, 1))
-    figure.savefig(RESULTS.parent.parent / "docs" / "kernel_ridge_iterations.png", dpi=120)
+    figure.savefig(Path(folder) / "kernel_ridge_iterations.png", dpi=120)
+    plt.close(figure)
+    return ["kernel_ridge_iterations.png"]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("iterations", "times", "sketched", "large", "plot", "one"))
-    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--who")
-    parser.add_argument("--kernel")
-    parser.add_argument("--rows", type=int)
-    parser.add_argument("--output", default=str(RESULTS / "kernel_ridge.json"))
-    arguments = parser.parse_args()
-    if arguments.what == "one":
-        run_one(arguments.who, arguments.kernel, arguments.rows, arguments.device)
-        return
-    try:
-        with open(arguments.output) as file:
-            record = json.load(file)
-    except FileNotFoundError:
-        record = {}
-    if arguments.what == "plot":
-        plot(record)
-        return
-    question = {"iterations": iterations, "times": times, "sketched": sketched, "large": large}[arguments.what]
-    record[arguments.what] = question(arguments.device, arguments.quick)
-    record.setdefault("versions", {})[arguments.what] = versions("cuda" if arguments.device == "cuda" else "numpy")
-    with open(arguments.output, "w") as file:
-        json.dump(record, file, indent=1)
+QUESTIONS = {
+    "iterations": Question(
+        "Iterations to a residual of 10⁻⁶, by preconditioner", iteration_cases, iterations,
+        "data kernel meaning lambda:.0e device method iterations converged residual:.1e seconds:.2f", DEVICES,
+    ),
+    "times": Question(
+        "Time and memory beside scikit-learn's KernelRidge", time_cases, times,
+        "kernel n method seconds:.2f seconds/:.2f peak_mib:.0f iterations test_mse:.4f crashed failed",
+    ),
+    "sketched": Question(
+        'Objective of solver="sketch" over the optimum', sketched_cases, sketched,
+        "data kernel lambda:.0e features size rows:.0f dimension:.0f dimension_of_features:.0f ratios:.4f",
+    ),
+    "large": Question(
+        "50 000 and 100 000 rows", large_cases, large,
+        "data kernel n alpha device seconds:.1f iterations residual:.1e score:.4f peak_gib:.1f", DEVICES,
+    ),
+}  # fmt: skip
+cases, measure, report = ask(QUESTIONS)
 
 
 if __name__ == "__main__":
-    main()
+    main(__name__)

@@ -1,31 +1,22 @@
 """Feature maps of the NTK: error against size and time, speed against the published formulation, a GPU.
 
-    python benchmarks/bench_ntk_features.py errors      errors of all maps on MNIST and protein, and the plot
-    python benchmarks/bench_ntk_features.py times       their times again
-    python benchmarks/bench_ntk_features.py speed       this CPU: BLAS, ZᵀZ and the formulation with complex FFTs
-    python benchmarks/bench_ntk_features.py learning    ridge regression on the features beside RBF features
-    python benchmarks/bench_ntk_features.py device      a GPU: rows per second
-
-Data are read from $NTKIT_DATA (mnist.npz, uci_protein.npz). Errors are over 1000 rows, scaled to norm 1:
-‖ZZᵀ − K‖_F/‖K‖_F and the spectral ε at λ = 10⁻³‖K‖. Times are medians of rounds in which the contestants take turns.
+Errors are over 1000 rows, scaled to norm 1: ‖ZZᵀ − K‖_F/‖K‖_F and the spectral ε at λ = 10⁻³‖K‖. Times are medians of
+rounds in which the methods take turns. `speed` has BLAS, ZᵀZ and the formulation with complex FFTs beside ntkit,
+`learning` ridge regression on the features beside RBF features, `device` rows per second on a GPU.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 
-from common import RESULTS, device_medians, medians, memory_mib, reset_peak, versions
+from experiment import Question, added_mib, apart, ask, dataset, grid, main, medians, pyplot, select
 
+TITLE = "Feature maps of the NTK: error, time, memory"
 SIZES = (256, 512, 1024, 2048, 4096, 8192, 16384)
 DEPTHS = (1, 3, 5)
-SEEDS = 3
+WIDTHS = {"mnist": 784, "protein": 9}
 LABELS = {
     "polynomial": "NTKPolynomialSketch",
     "sketch": "NTKSketch",
@@ -38,11 +29,11 @@ LABELS = {
 
 def rows(name, n=None, *, unit=True):
     """Rows of a data set, float32; protein standardized; `n` of them at random."""
-    file = np.load(Path(os.environ["NTKIT_DATA"]) / {"mnist": "mnist.npz", "protein": "uci_protein.npz"}[name])
+    X = dataset(name).X
     if name == "mnist":
-        X = file["X_train"].reshape(60000, 784).astype("float32") / 255
+        X = X.reshape(len(X), -1).astype("float32") / 255
     else:
-        X = file["X"].astype("float64")
+        X = X.astype("float64")
         X = ((X - X.mean(0)) / X.std(0)).astype("float32")
     if n is not None:
         X = X[np.random.default_rng(0).choice(len(X), n, replace=False)]
@@ -68,59 +59,54 @@ def make(name, depth, m, seed=0):
     return NTKRandomFeatures(depth=depth, **shared)
 
 
-def errors(sizes, seeds):
+def relative_error(Z, K):
+    Z = Z.astype("float64")
+    return float(np.linalg.norm(Z @ Z.T - K) / np.linalg.norm(K))
+
+
+def error_cases(args):
+    if args.quick:
+        return grid(data="protein", depth=1, features=LABELS, m=256, n=300, seeds=1)
+    return [
+        case
+        for case in grid(data=("mnist", "protein"), depth=DEPTHS, features=LABELS, m=SIZES, n=1000, seeds=3)
+        if case["features"] != "gradient" or case["m"] >= WIDTHS[case["data"]] + case["depth"]  # a network of width 1
+        if "paper" not in case["features"] or case["m"] <= (8192 if case["depth"] == 1 else 4096)  # minutes for each
+    ]
+
+
+def errors(data, depth, features, m, n, seeds):
     from ntkit.diagnostics import spectral_error
     from ntkit.kernels import ntk
 
-    found = []
-    for data in ("mnist", "protein"):
-        X = rows(data, 1000)
-        for depth in DEPTHS:
-            K = ntk(X.astype("float64"), depth=depth)
-            norm, lam = np.linalg.norm(K), 1e-3 * np.linalg.norm(K, 2)
-            for name in LABELS:
-                for m in sizes:
-                    if name == "gradient" and _least(X, depth) > m:
-                        continue
-                    if "paper" in name and m > (8192 if depth == 1 else 4096):  # minutes for each
-                        continue
-                    maps = [make(name, depth, m, seed).fit(X) for seed in range(seeds)]
-                    Z = [f.transform(X).astype("float64") for f in maps]
-                    Z = [z if np.isfinite(z).all() else np.full_like(z, 1e9) for z in Z]  # overflow without normalize
-                    relative = [float(np.linalg.norm(z @ z.T - K) / norm) for z in Z]
-                    spectral = [spectral_error(K, z, lam) for z in Z]
-                    seconds = medians({"transform": lambda f=maps[0]: f.transform(X)}, 3)["transform"]
-                    row = {"data": data, "depth": depth, "map": name, "n_components": m, "columns": Z[0].shape[1]}
-                    row |= {"error": relative, "spectral": spectral, "seconds_per_1000_rows": seconds}
-                    found.append(row)
-                    save("ntk_features.json", "errors", found)
-                    print(
-                        f"{data:8} depth {depth} {name:14} m={m:6}: error {np.mean(relative):.4f} ± "
-                        f"{np.std(relative):.4f}, spectral {np.mean(spectral):.3f}, {1000 * seconds:.1f} ms", flush=True
-                    )  # fmt: skip
-    return found
+    X = rows(data, n)
+    K = ntk(X.astype("float64"), depth=depth)
+    lam = 1e-3 * np.linalg.norm(K, 2)
+    maps = [make(features, depth, m, seed).fit(X) for seed in range(seeds)]
+    Z = [f.transform(X).astype("float64") for f in maps]
+    Z = [z if np.isfinite(z).all() else np.full_like(z, 1e9) for z in Z]  # overflow without normalize
+    seconds = medians({"transform": lambda: maps[0].transform(X)}, 3)["transform"]
+    return {
+        "columns": Z[0].shape[1],
+        "error": [relative_error(z, K) for z in Z],
+        "spectral": [spectral_error(K, z, lam) for z in Z],
+        "seconds_per_1000_rows": 1000 * seconds / n,
+    }
 
 
-def times(found):
-    """Measure the times of all maps of :func:`errors` again, on a machine at rest."""
-    for data in ("mnist", "protein"):
-        X = rows(data, 1000)
-        for row in found:
-            if row["data"] == data:
-                mapping = make(row["map"], row["depth"], row["n_components"]).fit(X)
-                seconds = medians({"transform": lambda f=mapping: f.transform(X)}, 3)["transform"]
-                row["seconds_per_1000_rows"] = seconds
-                print(f"{data} {row['depth']} {row['map']} {row['n_components']}: {1000 * seconds:.1f} ms", flush=True)
-    return found
+def plot(runs, folder):
+    """Errors against size, and against time."""
+    plt = pyplot()
+    found = select(runs, question="errors")
+    pictures = {"ntk_features.png": plot_sizes, "ntk_features_time.png": plot_times}
+    for file, draw in pictures.items():
+        figure = draw(plt, found)
+        figure.savefig(Path(folder) / file, dpi=110)
+        plt.close(figure)
+    return list(pictures)
 
 
-def _least(X, depth):
-    return X.shape[1] + depth  # weights of a network of width 1
-
-
-def plot(found, path):
-    import matplotlib.pyplot as plt
-
+def plot_sizes(plt, found):
     colours = dict(zip(LABELS, plt.get_cmap("tab10").colors, strict=False))
     figure, axes = plt.subplots(4, 3, figsize=(11, 13), constrained_layout=True)
     titles = {"mnist": "MNIST (784 features)", "protein": "protein (9 features)"}
@@ -129,9 +115,9 @@ def plot(found, path):
             for k, (key, label) in enumerate((("error", "relative error"), ("spectral", "spectral ε"))):
                 axis = axes[2 * k + i, j]
                 for name, title in LABELS.items():
-                    mine = [r for r in found if (r["data"], r["depth"], r["map"]) == (data, depth, name)]
+                    mine = select(found, data=data, depth=depth, features=name)
                     if mine:
-                        x = [r["n_components"] for r in mine]
+                        x = [r["m"] for r in mine]
                         mean = np.array([np.mean(r[key]) for r in mine])
                         spread = np.array([np.std(r[key]) for r in mine])
                         bars = np.minimum(spread, 0.5 * mean), spread  # log axes have no room below 0
@@ -146,20 +132,17 @@ def plot(found, path):
     for axis in axes[-1]:
         axis.set_xlabel("number of features")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    return figure
 
 
-def plot_time(found, path):
-    import matplotlib.pyplot as plt
-
+def plot_times(plt, found):
     colours = dict(zip(LABELS, plt.get_cmap("tab10").colors, strict=False))
     figure, axes = plt.subplots(2, 3, figsize=(11, 6.5), constrained_layout=True, sharey="row")
     for i, data in enumerate(("mnist", "protein")):
         for j, depth in enumerate(DEPTHS):
             axis = axes[i, j]
             for name, title in LABELS.items():
-                mine = [r for r in found if (r["data"], r["depth"], r["map"]) == (data, depth, name)]
+                mine = select(found, data=data, depth=depth, features=name)
                 x = [1000 * r["seconds_per_1000_rows"] for r in mine]
                 axis.plot(x, [np.mean(r["error"]) for r in mine], label=title, color=colours[name], marker="o", ms=3)
             axis.set(xscale="log", yscale="log", title=f"{data}, depth {depth}", xlabel="ms per 1000 rows")
@@ -167,57 +150,56 @@ def plot_time(found, path):
             axis.grid(alpha=0.3)
         axes[i, 0].set_ylabel("relative error")
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
-    figure.savefig(path, dpi=110)
-    plt.close(figure)
+    return figure
 
 
-def learning(sizes=(1024, 4096), seeds=SEEDS):
-    """Ridge regression on the features, penalty by held-out rows: protein (mean squared error), MNIST (% errors)."""
+def learning_cases(args):
+    sizes, seeds = (256, 1) if args.quick else ((1024, 4096), 3)
+    data = "protein" if args.quick else ("protein", "mnist")
+    depths, gammas = (1, 1.0) if args.quick else ((1, 3), (0.1, 0.3, 1.0, 3.0))
+    ours = grid(data=data, m=sizes, features=("polynomial", "random", "sketch"), setting=depths, seeds=seeds)
+    return ours + grid(data=data, m=sizes, features="RBF features", setting=gammas, seeds=seeds)
+
+
+def learning(data, m, features, setting, seeds):
+    """Ridge regression on the features, penalty by held-out rows: protein (mean squared error), MNIST (% errors).
+
+    `setting` is the depth, or γ.
+    """
     from scipy.linalg import cho_factor, cho_solve
     from sklearn.kernel_approximation import RBFSampler
 
-    found = []
-    for data, depths in (("protein", (1, 3)), ("mnist", (1, 3))):
-        X = rows(data, unit=data == "mnist")
+    X = rows(data, unit=data == "mnist")
+    if data == "protein":
+        X = np.concatenate([X, np.ones((len(X), 1), "float32")], axis=1)  # an offset that is not homogeneous
+        y = dataset(data).y[:, None]
+    else:
+        y = np.eye(10)[dataset(data).y] - 0.1
+    order = np.random.default_rng(0).permutation(len(X))[:20000]
+    train, held, test = order[:14000], order[14000:16000], order[16000:]
+
+    def loss(prediction, part):
         if data == "protein":
-            X = np.concatenate([X, np.ones((len(X), 1), "float32")], axis=1)  # an offset that is not homogeneous
-            y = np.load(Path(os.environ["NTKIT_DATA"]) / "uci_protein.npz")["y"].astype("float64")[:, None]
+            return float(np.mean((prediction - y[part]) ** 2))
+        return float(100 * np.mean(prediction.argmax(1) != y[part].argmax(1)))
+
+    losses = []
+    for seed in range(seeds):
+        if features == "RBF features":
+            scale = setting / (X.shape[1] if data == "protein" else 1)
+            mapping = RBFSampler(gamma=scale, n_components=m, random_state=seed)
         else:
-            y = np.load(Path(os.environ["NTKIT_DATA"]) / "mnist.npz")["y_train"]
-            y = np.eye(10)[y] - 0.1
-        order = np.random.default_rng(0).permutation(len(X))[:20000]
-        train, held, test = order[:14000], order[14000:16000], order[16000:]
-
-        def loss(prediction, part, data=data, y=y):
-            if data == "protein":
-                return float(np.mean((prediction - y[part]) ** 2))
-            return float(100 * np.mean(prediction.argmax(1) != y[part].argmax(1)))
-
-        for m in sizes:
-            contestants = {(name, depth): None for name in ("polynomial", "random", "sketch") for depth in depths}
-            contestants |= {("RBF features", gamma): None for gamma in (0.1, 0.3, 1.0, 3.0)}
-            for name, setting in contestants:
-                losses = []
-                for seed in range(seeds):
-                    if name == "RBF features":
-                        scale = setting / (X.shape[1] if data == "protein" else 1)
-                        mapping = RBFSampler(gamma=scale, n_components=m, random_state=seed)
-                    else:
-                        mapping = make(name, setting, m, seed)
-                    Z = mapping.fit(X[:100]).transform(X[order]).astype("float64")
-                    mean = y[train].mean(0)
-                    G, b = Z[:14000].T @ Z[:14000], Z[:14000].T @ (y[train] - mean)
-                    best = None
-                    for alpha in 10.0 ** np.arange(-7, 0) * np.trace(G):
-                        factor = cho_factor(G + alpha * np.eye(len(G)), overwrite_a=True, check_finite=False)
-                        out = Z[14000:] @ cho_solve(factor, b) + mean
-                        score = loss(out[:2000], held), loss(out[2000:], test)
-                        best = min(best or score, score)
-                    losses.append(best[1])
-                row = {"data": data, "map": name, "setting": setting, "n_components": m, "test_loss": losses}
-                found.append(row)
-                print(f"{data} {name} {setting} m={m}: {np.mean(losses):.3f} ± {np.std(losses):.3f}", flush=True)
-    return found
+            mapping = make(features, setting, m, seed)
+        Z = mapping.fit(X[:100]).transform(X[order]).astype("float64")
+        mean = y[train].mean(0)
+        G, b = Z[:14000].T @ Z[:14000], Z[:14000].T @ (y[train] - mean)
+        scores = []
+        for alpha in 10.0 ** np.arange(-7, 0) * np.trace(G):
+            factor = cho_factor(G + alpha * np.eye(len(G)), overwrite_a=True, check_finite=False)
+            out = Z[14000:] @ cho_solve(factor, b) + mean
+            scores.append((loss(out[:2000], held), loss(out[2000:], test)))
+        losses.append(min(scores)[1])
+    return {"test_loss": losses}
 
 
 class FFTPolySketch:
@@ -356,7 +338,7 @@ def published(name, X, depth, m, degrees, seed=0, batch=1024):
         return torch.cat(parts).numpy()
 
 
-CASES = {
+MAPS = {
     "random L=1": ("algorithm 2", "random", 1, None),
     "random L=2": ("algorithm 2", "random", 2, None),
     "polynomial degree 2": ("remark 1", "polynomial", 1, 2),
@@ -368,172 +350,121 @@ CASES = {
 }
 
 
-def case_map(case, m, seed=0):
-    _, name, depth, degree = CASES[case]
-    found = make(name, depth, m, seed)
-    return found.set_params(degree=degree) if name == "polynomial" and degree else found
+def speed_map(name, m, seed=0):
+    _, kind, depth, degree = MAPS[name]
+    found = make(kind, depth, m, seed)
+    return found.set_params(degree=degree) if kind == "polynomial" and degree else found
 
 
-def speed(rounds, only="", m=4096):
+def speed_cases(args):
+    if args.quick:
+        return grid(data="protein", features="random L=1", n=2000, m=256, seeds=1, rounds=1)
+    axes = {"features": MAPS, "m": 4096, "seeds": 3, "rounds": 5}
+    return grid(data="protein", n=None, **axes) + grid(data="mnist", n=10000, **axes)
+
+
+def speed(data, features, n, m, seeds, rounds):
+    """Ntkit beside ZᵀZ and its own matrix products by BLAS; the slow published formulation on 1/16 of the rows."""
     from ntkit.kernels import ntk
     from ntkit.programs import Program
     from ntkit.programs.steps import MatrixProduct
 
-    found = []
-    for data, n in (("protein", None), ("mnist", 10000)):
-        X = rows(data, n, unit=False)
-        few = rows(data, 1000)
-        Z = np.ones((len(X), m), "float32")
-        for case, (baseline, _, depth, degree) in CASES.items():
-            if only not in f"{data} {case}":
-                continue
-            mapping = case_map(case, m).fit(X)
-            products = []
-            for step in getattr(mapping._draws, "program", Program(())).steps:
-                if isinstance(step, MatrixProduct):
-                    A = np.ones((len(X), step.matrix.shape[1]), "float32")
-                    products.append(
-                        (A, np.ascontiguousarray(step.matrix.T), np.empty((len(X), len(step.matrix)), "float32"))
-                    )
-            contestants = {"ntkit": lambda f=mapping: f.transform(X), "ZᵀZ": lambda: Z.T @ Z}
-            if products:
-                contestants["BLAS"] = lambda p=products: [np.matmul(a, w, out=o) for a, w, o in p]
-            part = X[: len(X) // 16]  # the published formulation is slow
-            if baseline:
-                contestants["ntkit, part"] = lambda f=mapping, part=part: f.transform(part)
-                contestants["published, part"] = lambda b=(baseline, part, depth, m, degree): published(*b)
-            times = medians(contestants, rounds)
-            K = ntk(few.astype("float64"), depth=depth)
-
-            def error(z, K=K):
-                z = z.astype("float64")
-                return float(np.linalg.norm(z @ z.T - K) / np.linalg.norm(K))
-
-            row = {"data": data, "case": case, "rows": len(X), "columns": mapping._n_features_out, "seconds": times}
-            row["error"] = float(np.mean([error(case_map(case, m, s).fit_transform(few)) for s in range(SEEDS)]))
-            row["peak_mib"] = apart("ntkit", data, n, case)
-            if baseline:
-                mine = [error(published(baseline, few, depth, m, degree, s)) for s in range(SEEDS)]
-                row |= {
-                    "published_error": float(np.mean(mine)),
-                    "published_peak_mib": apart("published", data, n, case),
-                }
-                row["times_faster"] = times["published, part"] / times["ntkit, part"]
-            row["of_gram"] = times["ntkit"] / times["ZᵀZ"]
-            if products:
-                row["of_blas"] = times["ntkit"] / times["BLAS"]
-            found.append(row)
-            print(json.dumps(row, ensure_ascii=False), flush=True)
-            merge_speed([row])
+    baseline, _, depth, degree = MAPS[features]
+    X, few = rows(data, n, unit=False), rows(data, 1000)
+    Z = np.ones((len(X), m), "float32")
+    mapping = speed_map(features, m).fit(X)
+    products = [
+        (np.ones((len(X), step.matrix.shape[1]), "float32"), np.ascontiguousarray(step.matrix.T))
+        for step in getattr(mapping._draws, "program", Program(())).steps
+        if isinstance(step, MatrixProduct)
+    ]
+    outs = [np.empty((len(A), W.shape[1]), "float32") for A, W in products]
+    functions = {"ZᵀZ": lambda: Z.T @ Z, "ntkit": lambda: mapping.transform(X)}
+    if products:
+        functions["BLAS"] = lambda: [np.matmul(A, W, out=out) for (A, W), out in zip(products, outs, strict=True)]
+    part = X[: len(X) // 16]
+    if baseline:
+        functions["ntkit, 1/16"] = lambda: mapping.transform(part)
+        functions["published, 1/16"] = lambda: published(baseline, part, depth, m, degree)
+    found = {name: {"seconds": seconds} for name, seconds in medians(functions, rounds).items()}
+    K = ntk(few.astype("float64"), depth=depth)
+    ours = [relative_error(speed_map(features, m, seed).fit_transform(few), K) for seed in range(seeds)]
+    found["ntkit"] |= {"error": float(np.mean(ours)), "peak_mib": apart(peak, "ntkit", data, features, n, m)}
+    if baseline:
+        theirs = [relative_error(published(baseline, few, depth, m, degree, seed), K) for seed in range(seeds)]
+        peak_mib = apart(peak, "published", data, features, n, m)
+        found["published, 1/16"] |= {"error": float(np.mean(theirs)), "peak_mib": peak_mib}
+    return {"rows": len(X), "columns": int(mapping._n_features_out), "methods": found}
 
 
-def merge_speed(found):
-    path = RESULTS / "ntk_features.json"
-    known = json.loads(path.read_text()).get("speed", []) if path.exists() else []
-    new = {(row["data"], row["case"]) for row in found}
-    save(path.name, "speed", [row for row in known if (row["data"], row["case"]) not in new] + found)
-
-
-def apart(who, data, n, case):
-    """Peak memory in MiB, beyond the rows, of one transform in a fresh process."""
-    command = [sys.executable, __file__, "peak", who, data, str(n or 0), case]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
-
-
-def peak(who, data, n, case):
+def peak(who, data, features, n, m):
+    """Peak memory in MiB, beyond the rows, of one transform."""
     import torch  # noqa: F401
 
-    X = rows(data, int(n) or None, unit=False)
-    baseline, _, depth, degree = CASES[case]
-    mapping = case_map(case, 4096).fit(X)
-    run = mapping.transform if who == "ntkit" else lambda part: published(baseline, part, depth, 4096, degree)
+    X = rows(data, n, unit=False)
+    baseline, _, depth, degree = MAPS[features]
+    mapping = speed_map(features, m).fit(X)
+    run = mapping.transform if who == "ntkit" else lambda part: published(baseline, part, depth, m, degree)
     run(X[:64])
     X = X if who == "ntkit" else X[: len(X) // 16]
-    before = memory_mib("VmRSS")
-    reset_peak()
-    run(X)
-    print(memory_mib() - before)
+    return added_mib(lambda: run(X))
 
 
-def device(rounds, n=100_000, d=784, m=8192):
+def device_cases(args):
+    n, m, rounds = (10_000, 512, 2) if args.quick else (100_000, 8192, 5)
+    sizes = {"n": n, "d": 784, "m": m, "rounds": rounds}
+    maps = grid(features=("polynomial", "sketch", "random"), depth=(1, 3), **sizes)
+    return maps + grid(features="bounds", depth=None, **sizes)
+
+
+def on_gpu(features, depth, n, d, m, rounds):
     import torch
+
+    from ntkit.programs.steps import MatrixProduct
 
     torch.manual_seed(0)
     X = torch.rand(n, d, device="cuda")
-    found = []
+    if features == "bounds":
+        Z, B = torch.empty(n, m, device="cuda"), torch.rand(d, m, device="cuda")
+        functions = {"write": lambda: Z.fill_(1.0), "matmul": lambda: torch.matmul(X, B, out=Z)}
+        times = medians(functions, rounds, "cuda")
+        flops = 2 * n * d * m / times["matmul"]
+        return {"write_gb_per_s": 4 * n * m / times["write"] / 1e9, "fp32_tflops": flops / 1e12}
     few = X[:1000]
-    for name in ("polynomial", "sketch", "random"):
-        for depth in (1, 3):
-            mapping = make(name, depth, m).fit(few)
-            torch.cuda.reset_peak_memory_stats()
-            before = torch.cuda.memory_allocated()
-            seconds = device_medians({"transform": lambda f=mapping: f.transform(X)}, rounds)["transform"]
-            peak_gib = (torch.cuda.max_memory_allocated() - before) / 2**30
-            from ntkit.programs.steps import MatrixProduct
-
-            flops = 2 * n * sum(s.matrix.size for s in mapping._draws.program.steps if isinstance(s, MatrixProduct))
-            traffic = 4 * n * (d + m)
-            row = {
-                "map": name,
-                "depth": depth,
-                "rows_per_second": n / seconds,
-                "seconds": seconds,
-                "peak_gib": peak_gib,
-            }
-            row |= {"tflops_of_matrix_products": flops / seconds / 1e12, "gb_per_s_in_and_out": traffic / seconds / 1e9}
-            row["error_on_1000"] = mapping.estimate_error(few)
-            found.append(row)
-            print(json.dumps(row), flush=True)
-    Z = torch.empty(n, m, device="cuda")
-    A, B = X, torch.rand(d, m, device="cuda")
-    times = device_medians({"copy": lambda: Z.fill_(1.0), "matmul": lambda: torch.matmul(A, B, out=Z)}, rounds)
-    found.append(
-        {
-            "map": "bounds",
-            "write_gb_per_s": 4 * n * m / times["copy"] / 1e9,
-            "fp32_tflops": 2 * n * d * m / times["matmul"] / 1e12,
-        }
-    )
-    print(json.dumps(found[-1]), flush=True)
-    return found
+    mapping = make(features, depth, m).fit(few)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    seconds = medians({"transform": lambda: mapping.transform(X)}, rounds, "cuda")["transform"]
+    found = {"seconds": seconds, "rows_per_second": n / seconds}
+    found["peak_gib"] = (torch.cuda.max_memory_allocated() - before) / 2**30
+    flops = 2 * n * sum(s.matrix.size for s in mapping._draws.program.steps if isinstance(s, MatrixProduct))
+    found["tflops_of_matrix_products"] = flops / seconds / 1e12
+    found["gb_per_s_in_and_out"] = 4 * n * (d + m) / seconds / 1e9
+    return found | {"error_on_1000": mapping.estimate_error(few)}
 
 
-def save(name, key, found, kind="numpy"):
-    path = RESULTS / name
-    content = json.loads(path.read_text()) if path.exists() else {}
-    content |= {"versions": versions(kind), key: found}
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-def main():
-    if sys.argv[1:2] == ["peak"]:
-        peak(*sys.argv[2:])
-        return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("question", choices=["errors", "times", "speed", "learning", "device", "plot"])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--only", default="", help="for speed: cases with this in 'data case', such as 'mnist random'")
-    parser.add_argument("--quick", action="store_true", help="few sizes and seeds")
-    arguments = parser.parse_args()
-    docs = Path(__file__).resolve().parents[1] / "docs"
-    if arguments.question == "errors":
-        found = errors(SIZES[::3] if arguments.quick else SIZES, 1 if arguments.quick else SEEDS)
-        save("ntk_features.json", "errors", found)
-    elif arguments.question == "times":
-        save("ntk_features.json", "errors", times(json.loads((RESULTS / "ntk_features.json").read_text())["errors"]))
-    elif arguments.question == "learning":
-        save("ntk_features.json", "learning", learning(seeds=1 if arguments.quick else SEEDS))
-    elif arguments.question == "speed":
-        speed(1 if arguments.quick else arguments.rounds, arguments.only)
-    elif arguments.question == "device":
-        save("ntk_features_h200.json", "device", device(arguments.rounds), "cuda")
-        return
-    found = json.loads((RESULTS / "ntk_features.json").read_text()).get("errors", [])
-    if found:
-        plot(found, docs / "ntk_features.png")
-        plot_time(found, docs / "ntk_features_time.png")
+QUESTIONS = {
+    "errors": Question(
+        "Errors against size", error_cases, errors,
+        "data depth features m error:.4f spectral:.3f seconds_per_1000_rows:.4f",
+    ),
+    "speed": Question(
+        "This CPU: ntkit beside ZᵀZ, BLAS and the published formulation", speed_cases, speed,
+        "data features method seconds:.3f seconds/:.2f error:.4f peak_mib:.0f",
+    ),
+    "learning": Question(
+        "Ridge regression on the features", learning_cases, learning,
+        "data features setting m test_loss:.3f",
+    ),
+    "device": Question(
+        "A GPU", device_cases, on_gpu,
+        "features depth seconds:.4f rows_per_second:.3g peak_gib:.2f tflops_of_matrix_products:.1f "
+        "gb_per_s_in_and_out:.0f error_on_1000:.4f write_gb_per_s:.0f fp32_tflops:.1f",
+        ("cuda",),
+    ),
+}  # fmt: skip
+cases, measure, report = ask(QUESTIONS)
 
 
 if __name__ == "__main__":
-    main()
+    main(__name__)

@@ -1,10 +1,8 @@
 """Nyström features: error against size and landmarks, time of fit and transform, beside scikit-learn's Nystroem.
 
-    python benchmarks/bench_nystroem.py errors      errors of all landmarks on clustered rows and protein
-    python benchmarks/bench_nystroem.py times       fit and transform of all rows of protein, with peak memory
-
-Data are read from $NTKIT_DATA (uci_protein.npz, standardized). The clustered rows are unbalanced: nine of ten in two
-tight clusters, the others in fifty wide ones. Errors are over 2000 rows (1000 with --quick): ‖ZZᵀ − K‖_F/‖K‖_F,
+`errors` are of all landmarks on clustered rows and protein (standardized); `times` those of fit and transform of all
+rows of protein, float32, with peak memory. The clustered rows are unbalanced: nine of ten in two
+tight clusters, the others in fifty wide ones. Errors are over 2000 rows: ‖ZZᵀ − K‖_F/‖K‖_F,
 ‖ZZᵀ − K‖₂/‖K‖₂ and, for the first seed, the spectral ε at λ = 10⁻³‖K‖. The length scale is the default one for protein,
 and a distance within the wide clusters for those. scikit-learn has no NTK, and calls functions on single pairs of rows:
 what its Nystroem computes is written out for the exact kernel of ntkit.
@@ -12,22 +10,16 @@ what its Nystroem computes is written out for the exact kernel of ntkit.
 
 from __future__ import annotations
 
-import argparse
-import json
-import os
-import subprocess
-import sys
 import time
-from pathlib import Path
 
 import numpy as np
 
-from common import RESULTS, medians, memory_mib, reset_peak, versions
+from experiment import Question, added_mib, apart, ask, dataset, grid, main, medians
 
-SIZES = (64, 128, 256, 512, 1024)
-SEEDS = 5
+TITLE = "Nyström features: error, time and memory beside scikit-learn"
 KERNELS = ("gaussian", "ntk")
 LANDMARKS = ("leverage", "uniform", "kmeans")
+METHODS = ("scikit-learn", *LANDMARKS)
 
 
 def rows(name, n=None):
@@ -38,7 +30,7 @@ def rows(name, n=None):
         label = rng.choice(52, n, p=share / share.sum())
         centres = 6 * rng.standard_normal((52, 10))
         return centres[label] + np.where(label < 2, 0.3, 1.0)[:, None] * rng.standard_normal((n, 10))
-    X = np.load(Path(os.environ["NTKIT_DATA"]) / "uci_protein.npz")["X"].astype("float64")
+    X = dataset("protein").X.astype("float64")
     X = (X - X.mean(0)) / X.std(0)
     return X if n is None else X[rng.choice(len(X), n, replace=False)]
 
@@ -77,102 +69,75 @@ class _WithFunction:
         return self.function(X, self.components_) @ self.normalization_.T
 
 
-def errors(sizes, seeds, n=2000):
+def error_cases(args):
+    sizes, n, seeds = ((64,), 500, 2) if args.quick else ((64, 128, 256, 512, 1024), 2000, 5)
+    return grid(data="clusters" if args.quick else ("clusters", "protein"), kernel=KERNELS, m=sizes, n=n, seeds=seeds)
+
+
+def errors(data, kernel, m, n, seeds):
     from scipy.sparse.linalg import eigsh
 
     from ntkit.diagnostics import spectral_error
     from ntkit.kernels import gram
 
-    found = []
-    for data in ("clusters", "protein"):
-        X = rows(data, n)
-        length = lengthscale(data, X)
-        for kernel in KERNELS:
-            K = gram(kernel, X, **({"lengthscale": length} if kernel == "gaussian" else {"depth": 1}))
-            size, top = np.linalg.norm(K), float(eigsh(K, 1, return_eigenvectors=False)[0])
-            for m in sizes:
-                for who in (*LANDMARKS, "scikit-learn"):
-                    row = {"data": data, "kernel": kernel, "n_components": m, "landmarks": who}
-                    row |= {"frobenius": [], "spectral": [], "epsilon": [], "fit_seconds": [], "transform_seconds": []}
-                    for seed in range(seeds):
-                        start = time.perf_counter()
-                        mapping = make(who, kernel, m, length, seed).fit(X)
-                        middle = time.perf_counter()
-                        Z = mapping.transform(X)
-                        row["transform_seconds"].append(time.perf_counter() - middle)
-                        row["fit_seconds"].append(middle - start)
-                        E = Z @ Z.T - K
-                        row["frobenius"].append(float(np.linalg.norm(E) / size))
-                        row["spectral"].append(float(abs(eigsh(E, 1, tol=1e-3, return_eigenvectors=False)[0]) / top))
-                        if not seed:  # it takes as long as all the rest
-                            row["epsilon"].append(spectral_error(K, Z, 1e-3 * top))
-                    found.append(row)
-                    save("errors", found)
-                    print(
-                        f"{data:8} {kernel:8} m={m:5} {who:12}: Frobenius {np.mean(row['frobenius']):.2e}, spectral "
-                        f"{np.mean(row['spectral']):.2e}, ε {row['epsilon'][0]:.3f}, fit "
-                        f"{np.median(row['fit_seconds']):.3f} s", flush=True,
-                    )  # fmt: skip
-    return found
+    X = rows(data, n)
+    length = lengthscale(data, X)
+    K = gram(kernel, X, **({"lengthscale": length} if kernel == "gaussian" else {"depth": 1}))
+    size, top = np.linalg.norm(K), float(eigsh(K, 1, return_eigenvectors=False)[0])
+    found = {}
+    for who in METHODS:
+        row = {"frobenius": [], "spectral": [], "epsilon": [], "fit_seconds": [], "transform_seconds": []}
+        for seed in range(seeds):
+            start = time.perf_counter()
+            mapping = make(who, kernel, m, length, seed).fit(X)
+            middle = time.perf_counter()
+            Z = mapping.transform(X)
+            row["transform_seconds"].append(time.perf_counter() - middle)
+            row["fit_seconds"].append(middle - start)
+            E = Z @ Z.T - K
+            row["frobenius"].append(float(np.linalg.norm(E) / size))
+            row["spectral"].append(float(abs(eigsh(E, 1, tol=1e-3, return_eigenvectors=False)[0]) / top))
+            if not seed:  # it takes as long as all the rest
+                row["epsilon"].append(spectral_error(K, Z, 1e-3 * top))
+        found[who] = row
+    return {"methods": found}
 
 
-def times(sizes, rounds):
-    """All rows of protein, float32 for ntkit (scikit-learn's pairwise kernels keep it too)."""
-    X = rows("protein").astype("float32")
-    length = lengthscale("protein", X)
-    found = []
-    for kernel in KERNELS:
-        for m in sizes:
-            maps = {who: make(who, kernel, m, length).fit(X) for who in (*LANDMARKS, "scikit-learn")}
-            fits = medians({who: lambda f=f: f.fit(X) for who, f in maps.items()}, rounds)
-            runs = medians({who: lambda f=f: f.transform(X) for who, f in maps.items()}, rounds)
-            for who in maps:
-                row = {"kernel": kernel, "n_components": m, "landmarks": who, "rows": len(X)}
-                row |= {"fit_seconds": fits[who], "transform_seconds": runs[who], "peak_mib": apart(who, kernel, m)}
-                row["of_scikit_learn"] = (fits[who] + runs[who]) / (fits["scikit-learn"] + runs["scikit-learn"])
-                found.append(row)
-                print(json.dumps(row), flush=True)
-            save("times", found)
+def time_cases(args):
+    return grid(kernel="gaussian", m=64, rounds=1) if args.quick else grid(kernel=KERNELS, m=(256, 1024), rounds=5)
 
 
-def apart(who, kernel, m):
-    """Peak memory in MiB beyond the rows of one fit and transform in a fresh process."""
-    command = [sys.executable, __file__, "peak", who, kernel, str(m)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()[-1])
+def times(kernel, m, rounds):
+    X = rows("protein").astype("float32")  # scikit-learn's pairwise kernels keep it too
+    maps = {who: make(who, kernel, m, lengthscale("protein", X)).fit(X) for who in METHODS}
+    fits = medians({who: lambda f=f: f.fit(X) for who, f in maps.items()}, rounds)
+    runs = medians({who: lambda f=f: f.transform(X) for who, f in maps.items()}, rounds)
+    found = {who: {"fit_seconds": fits[who], "transform_seconds": runs[who]} for who in METHODS}
+    for who, row in found.items():
+        row |= {"seconds": fits[who] + runs[who], "peak_mib": apart(peak, who, kernel, m)}
+    return {"rows": len(X), "methods": found}
 
 
 def peak(who, kernel, m):
+    """Peak memory in MiB beyond the rows of one fit and transform."""
     X = rows("protein").astype("float32")
-    mapping = make(who, kernel, int(m), lengthscale("protein", X))
-    mapping.fit(X[: int(m) + 64]).transform(X[:64])
-    before = memory_mib("VmRSS")
-    reset_peak()
-    mapping.fit(X).transform(X)
-    print(memory_mib() - before)
+    mapping = make(who, kernel, m, lengthscale("protein", X))
+    mapping.fit(X[: m + 64]).transform(X[:64])
+    return added_mib(lambda: mapping.fit(X).transform(X))
 
 
-def save(key, found):
-    path = RESULTS / "nystroem.json"
-    content = json.loads(path.read_text()) if path.exists() else {}
-    content |= {"versions": versions(), key: found}
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-
-
-def main():
-    if sys.argv[1:2] == ["peak"]:
-        peak(*sys.argv[2:])
-        return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("question", choices=["errors", "times"])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="few sizes and seeds")
-    arguments = parser.parse_args()
-    if arguments.question == "errors":
-        errors(*((SIZES[::3], 2, 1000) if arguments.quick else (SIZES, SEEDS)))
-    else:
-        times((256,) if arguments.quick else (256, 1024), 1 if arguments.quick else arguments.rounds)
+QUESTIONS = {
+    "errors": Question(
+        "Errors by landmarks", error_cases, errors,
+        "data kernel m method frobenius:.2e frobenius/:.2f spectral:.2e epsilon:.3f fit_seconds:.3f",
+    ),
+    "times": Question(
+        "Time and memory, all rows of protein", time_cases, times,
+        "kernel m method fit_seconds:.3f transform_seconds:.3f seconds/:.2f peak_mib:.0f",
+    ),
+}  # fmt: skip
+cases, measure, report = ask(QUESTIONS)
 
 
 if __name__ == "__main__":
-    main()
+    main(__name__)

@@ -1,22 +1,18 @@
 """One T and one S for all factors against independent draws; sampled tails of series; shares of the degrees.
 
-    python benchmarks/bench_power.py degrees    error and time of ⟨x, y⟩^p: which sketch, when (Theorem 5.1)
-    python benchmarks/bench_power.py tail       sampled against truncated series (Theorem B.5, Corollary C.3)
-    python benchmarks/bench_power.py budget     shares of the degrees: least variance, equal, as in Theorem A.1
-    python benchmarks/bench_power.py all
+`degrees` are error and time of ⟨x, y⟩^p: which sketch, when (Theorem 5.1). `tail` is sampled against truncated series
+(Theorem B.5, Corollary C.3), `norms` why nodes are normalized, `budget` the shares of the degrees: least variance,
+equal, as in Theorem A.1.
 
 Theorems are those of Song, Woodruff, Yu, Zhang, "Fast sketching of polynomial kernels of polynomial degree", ICML 2021;
 its Table 1 is papers/power_table1.py. "power" is its Algorithm 1 (PowerSketch), "tree" the independent tree
-(PolySketch), "count" ntkit's TensorSketch, which has the law of scikit-learn's PolynomialCountSketch. MNIST is read
-from $NTKIT_DATA. Rows are float32 and of norm 1 (scikit-learn turns them into float64), times those of transform on all
-cores, in which contestants take turns.
+(PolySketch), "count" ntkit's TensorSketch, which has the law of scikit-learn's PolynomialCountSketch. Rows are float32
+and of norm 1 (scikit-learn turns them into float64), times those of transform on all cores, in which methods take
+turns.
 """
 
 from __future__ import annotations
 
-import argparse
-import ctypes
-import json
 import time
 from dataclasses import replace
 from math import factorial
@@ -25,11 +21,13 @@ from pathlib import Path
 import numpy as np
 
 from bench_sketches import make
-from common import RESULTS, medians, memory_mib, reset_peak, versions
+from experiment import Question, added_mib, ask, dataset, grid, main, medians, methods_of, pyplot, select
 
-DOCS = RESULTS.parents[1] / "docs"
-STYLES = {"power": ("C1", "s"), "tree": ("C0", "o"), "count": ("C2", "^"), "scikit-learn": ("C3", "x")}
+TITLE = "Powers and series: shared draws, sampled tails, shares of the degrees"
+STYLES = {"tree": ("C0", "o"), "power": ("C1", "s"), "count": ("C2", "^"), "scikit-learn": ("C3", "x")}
 TITLES = {"mnist": "MNIST", "close": "close rows, 784 features", "long": "close rows, 30 000 features"}
+SEEDS = {"mnist": 5, "close": 15, "long": 10}  # of errors
+FEW = {"mnist": 300, "close": 100, "long": 60}  # rows of errors
 
 
 def unit(X):
@@ -37,9 +35,7 @@ def unit(X):
 
 
 def mnist_rows(n):
-    from ntkit.datasets import load_dataset
-
-    X = load_dataset("mnist").X
+    X = dataset("mnist").X
     chosen = np.random.default_rng(0).choice(len(X), n, replace=False)
     return unit(X[chosen].reshape(n, -1).astype(np.float64))
 
@@ -72,56 +68,49 @@ def relative_error(G, K):
 # Theorem 5.1.
 
 
-def degrees(args):
+def degree_cases(args):
+    if args.quick:
+        return grid(rows="close", degree=(2, 8), m=(256, 1024), seeds=2, rounds=2)
+    out = []
+    for name, seeds in SEEDS.items():
+        sizes = [2**k for k in range(8, 15)] if name != "long" else [256, 1024, 4096, 16384]
+        out += grid(rows=name, degree=(2, 4, 8, 16, 32, 64), m=sizes, seeds=seeds, rounds=5)
+    return out
+
+
+def degrees(rows, degree, m, seeds, rounds):
     """Relative errors of the kernel matrix, of pairs i ≠ j with a cosine above 0.9 apart; time and memory per row.
 
-    Errors of close rows are nearly the same number for all pairs, so they take more seeds and fewer rows. Times of
-    "mnist" and "close" are the same measurement: they have the same d. scikit-learn, slow, takes every second size of
-    these; its errors, of the law of "count", are left out where they take long.
+    Errors of close rows are nearly the same number for all pairs, so they take more seeds and fewer rows. scikit-learn,
+    slow, takes every second size; its errors, of the law of "count", are left out where they take long.
     """
-    sizes = [256, 1024, 4096, 16384] if args.quick else [2**k for k in range(8, 15)]
-    counts = {"mnist": (300, 5), "close": (100, 15), "long": (60, 10)}  # rows and seeds
-    out = []
-    for d, sets in ((784, ("mnist", "close")), (30_000, ("long",))):
-        rows = {name: SETS[name](counts[name][0]) for name in sets}
-        many = SETS[sets[0]](1000 if d == 784 else 200)
-        for p in (2, 4, 8, 16, 32, 64):
-            for m in sizes if d == 784 else [256, 1024, 4096, 16384]:
-                names = [*STYLES] if d == 784 and m in (256, 1024, 4096, 16384) else [*STYLES][:3]
-                for measured in contest(names, many, p, m, rounds=2 if args.quick else 5):
-                    for set_name, X in rows.items():
-                        out.append({"set": set_name} | measured)
-                        out[-1] |= power_errors(measured["contestant"], X, p, m, counts[set_name][1], args.quick)
-                        show_power(out[-1])
-    save(args, "degrees", {"rows_and_seeds": counts, "rows": out})
-    plot_which(args, out)
+    X, many = SETS[rows](FEW[rows]), SETS[rows](200 if rows == "long" else 1000)
+    names = [*STYLES] if rows != "long" and m in (256, 1024, 4096, 16384) else [*STYLES][:3]
+    found = times_and_memory(names, many, degree, m, rounds)
+    return {"methods": {name: row | power_errors(name, X, degree, m, seeds) for name, row in found.items()}}
 
 
-def contest(names, X, p, m, rounds):
+def times_and_memory(names, X, p, m, rounds):
     """Seconds and peak memory per row; scikit-learn, once, of as many rows as 256 MiB hold (it needs n·p·m numbers)."""
     rows = {"scikit-learn": X[: 2**25 // (p * m)], "count": X[: max(32, 2**25 // (p * m))]}
     rows = {name: rows.get(name, X) for name in names}
     maps = {name: make(name, p, m, 0).fit(X) for name in names}
     functions = {name: lambda name=name: maps[name].transform(rows[name]) for name in names}
     seconds = medians({name: functions[name] for name in names if name != "scikit-learn"}, rounds)
-    out = []
+    out = {}
     for name, function in functions.items():
         start = time.perf_counter()
         mib = added_mib(function)
         per_row = seconds.get(name, time.perf_counter() - start) / len(rows[name])
-        row = {"degree": p, "n_components": m, "contestant": name, "seconds_per_row": per_row}
-        out.append(row | {"peak_kib_per_row": 1024 * mib / len(rows[name])})
-    if "scikit-learn" in names:
-        for row in out:
-            row["ratio"] = out[-1]["seconds_per_row"] / row["seconds_per_row"]
+        out[name] = {"seconds_per_row": per_row, "peak_kib_per_row": 1024 * mib / len(rows[name])}
     return out
 
 
-def power_errors(name, X, p, m, seeds, quick):
+def power_errors(name, X, p, m, seeds):
     """Means over seeds; nothing or fewer seeds where that takes long."""
     if name == "scikit-learn" and p * m > 2**14:
         return {}
-    seeds //= 5 if quick else 3 if name == "count" and p * m > 2**17 else 1
+    seeds //= 3 if name == "count" and p * m > 2**17 else 1
     t = cosines(X)
     K = t**p
     close = (t > 0.9) & ~np.eye(len(X), dtype=bool)
@@ -135,39 +124,37 @@ def power_errors(name, X, p, m, seeds, quick):
     return {"error": mean, "close_error": mean_close, "seeds": seeds}
 
 
-def show_power(row):
-    print(f"{row['set']:5s} degree {row['degree']:2d}  m {row['n_components']:5d}  {row['contestant']:12s} "
-          f"{row['seconds_per_row'] * 1e6:9.1f} µs {row['peak_kib_per_row']:8.1f} KiB per row", end="")  # fmt: skip
-    errors = f"   error {row['error']:8.2g}, close pairs {row['close_error']:8.2g}" if "error" in row else ""
-    print(errors, flush=True)
-
-
-def plot_which(args, rows):
+def plot(runs, folder):
     """For a degree and a time per row: the best method and its error; what shared draws save and cost."""
     plt = pyplot()
+    rows = methods_of(select(runs, question="degrees"))
+    if {row["rows"] for row in rows} != {*SETS}:
+        return []
     figure, axes = plt.subplots(2, 2, figsize=(10, 8.6), layout="constrained")
     axes = axes.ravel()
     for ax, name in zip(axes, SETS, strict=False):
-        plot_winners(ax, [r for r in rows if r["set"] == name], TITLES[name])
+        plot_winners(ax, select(rows, rows=name), TITLES[name])
     plot_trade(axes[3], rows)
     names = ("power", "tree", "count")
     handles = [plt.Rectangle((0, 0), 1, 1, color=STYLES[name][0], alpha=0.8) for name in names]
     labels = [f'method="{name}"' for name in names]
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(folder(args, DOCS) / "power_which.png", dpi=110)
+    figure.savefig(Path(folder) / "power_which.png", dpi=110)
+    plt.close(figure)
+    return ["power_which.png"]
 
 
 def plot_winners(ax, rows, title):
     """Colour: the method of the smallest error within the time (pale: another within 10 %). Number: that error."""
     ps = sorted({r["degree"] for r in rows})
-    fast = [r["seconds_per_row"] * 1e6 for r in rows if r["contestant"] in ("power", "tree")]
+    fast = [r["seconds_per_row"] * 1e6 for r in rows if r["method"] in ("power", "tree")]
     budgets = [2**k for k in range(2, 14) if min(fast) <= 2**k < 2 * max(fast)]
     for i, p in enumerate(ps):
         for k, budget in enumerate(budgets):
             best = {}
             for r in rows:
                 if r["degree"] == p and "error" in r and r["seconds_per_row"] * 1e6 <= budget:
-                    best[r["contestant"]] = min(best.get(r["contestant"], np.inf), r["error"])
+                    best[r["method"]] = min(best.get(r["method"], np.inf), r["error"])
             if best:
                 winner = min(best, key=best.get)
                 error = best.pop(winner)
@@ -187,7 +174,7 @@ def plot_trade(ax, rows, m=4096):
     """Tree against power at equal sizes: how many times slower, how many times less error."""
     ax.axhline(1, color="0.7", lw=0.8)
     for name, line in zip(SETS, ("-", "--", ":"), strict=True):
-        found = {(r["degree"], r["contestant"]): r for r in rows if r["n_components"] == m and r["set"] == name}
+        found = {(r["degree"], r["method"]): r for r in select(rows, m=m, rows=name)}
         ps = sorted({p for p, _ in found})
         seconds = [found[p, "tree"]["seconds_per_row"] / found[p, "power"]["seconds_per_row"] for p in ps]
         errors = [found[p, "power"]["error"] / found[p, "tree"]["error"] for p in ps]
@@ -205,62 +192,50 @@ def plot_trade(ax, rows, m=4096):
     ax.legend(frameon=False, fontsize=8)
 
 
-def added_mib(function):
-    """Peak memory beyond what is there already, the result included (Linux)."""
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier calls left would be used again, and not be counted
-    reset_peak()
-    before = memory_mib("VmRSS")
-    function()
-    return max(memory_mib() - before, 0.0)
-
-
 # Theorem B.5, Corollaries B.6 and C.3.
 
 KERNELS = {"ntk, depth 1": ("ntk", 1), "ntk, depth 3": ("ntk", 3), "hidden_ntk": ("hidden_ntk", 1)}
 HIGHEST_OF_TREES = 128
 
 
-def tail(args):
-    """Bias², variance and mean squared error of the kernel matrix, each over ‖K‖_F², for three kernels and two sets.
+def tail_cases(args):
+    if args.quick:
+        return grid(rows="close", kernel="ntk, depth 1", pairs=[[[8, 8]]], n=40, m=256, seeds=4, rounds=1)
+    pairs = [[8, 8], [16, 16], [32, 8], [32, 32]]
+    return grid(rows=("mnist", "close"), kernel=KERNELS, pairs=[pairs], n=150, m=4096, seeds=30, rounds=3)
 
-    Degrees up to s and N draws of those above, against the series cut off where it has as many degrees, and twice as
-    many, which takes about the time of the sampled one, whose degrees are higher. "power" has nodes divided by their
-    norms, as is the default, and degrees up to 1024; "tree", without this, is unbiased but for the end of the series at
-    degree 128. The baseline is NTKPolynomialSketch, whose polynomial is fitted ("hidden_ntk": DotProductSketch with its
-    defaults).
+
+def tail(rows, kernel, pairs, n, m, seeds, rounds):
+    """Bias², variance and mean squared error of the kernel matrix, each over ‖K‖_F².
+
+    Degrees up to s and N draws of those above, for each of `pairs`, against the series cut off where it has as many
+    degrees, and twice as many, which takes about the time of the sampled one, whose degrees are higher. "power" has
+    nodes divided by their norms, as is the default, and degrees up to 1024; "tree", without this, is unbiased but for
+    the end of the series at degree 128. The baseline is NTKPolynomialSketch, whose polynomial is fitted ("hidden_ntk":
+    DotProductSketch with its defaults).
     """
-    n, m, seeds, rounds = (60, 1024, 12, 2) if args.quick else (150, 4096, 30, 3)
-    pairs = [(8, 8), (16, 16)] if args.quick else [(8, 8), (16, 16), (32, 8), (32, 32)]
-    out = []
-    for set_name in ("mnist", "close"):
-        draw = SETS[set_name]
-        X = draw(n)
-        many = draw(1000)
-        for title, (kernel, depth) in KERNELS.items():
-            K = exact_kernel(kernel, cosines(X), depth)
-            contestants = [("baseline", baseline(kernel, depth, m))]
-            for normalize in (True, False):
-                for s, n_sampled in pairs if normalize else [pairs[0], pairs[-1]]:
-                    kind = "power, normalized" if normalize else "tree, not normalized"
-                    kind = f"{kind}, s = {s}, N = {n_sampled}"
-                    sampled = series_map(kernel, depth, m, normalize, degree=s, n_sampled=n_sampled)
-                    contestants.append((f"{kind}: sampled", sampled))
-                    drawn = round(np.mean([count_degrees(sampled(seed).fit(X)) for seed in range(10)]))
-                    for label, count in (("cut", drawn), ("cut at twice as many", 2 * drawn))[: 2 if normalize else 1]:
-                        degree = find_degree(kernel, depth, count)
-                        contestants.append((f"{kind}: {label}", series_map(kernel, depth, m, normalize, degree=degree)))
-            fitted = {name: of_seed(0).fit(many) for name, of_seed in contestants}
-            seconds = medians({name: lambda f=f: f.transform(many) for name, f in fitted.items()}, rounds)
-            for name, of_seed in contestants:
-                row = {"set": set_name, "kernel": title, "contestant": name, "seconds": seconds[name]}
-                row |= {"ratio": seconds["baseline"] / seconds[name], "degrees": count_degrees(fitted[name])}
-                row |= {"highest_degree": max(fitted[name].budget_.coefficients)}
-                row |= bias_and_variance([gram(of_seed(seed).fit_transform(X)) for seed in range(seeds)], K)
-                out.append(row)
-                print(f"{set_name:5s} {title:12s} {name:56s} {row['degrees']:3d} degrees to {row['highest_degree']:4d} "
-                      f"{row['seconds'] * 1e3:6.1f} ms  bias² {row['bias2']:9.2e} ± {row['bias2_deviation']:.1e}  "
-                      f"variance {row['variance']:8.2e}  mse {row['mse']:8.2e}", flush=True)  # fmt: skip
-    save(args, "tail", {"rows_of_errors": n, "n_components": m, "seeds": seeds, "rows": out, "norms": norms(args)})
+    X, many = SETS[rows](n), SETS[rows](1000)
+    name, depth = KERNELS[kernel]
+    K = exact_kernel(name, cosines(X), depth)
+    maps = {"baseline": baseline(name, depth, m)}
+    for normalize in (True, False):
+        for s, n_sampled in pairs if normalize else [pairs[0], pairs[-1]]:
+            kind = "power, normalized" if normalize else "tree, not normalized"
+            kind = f"{kind}, s = {s}, N = {n_sampled}"
+            sampled = series_map(name, depth, m, normalize, degree=s, n_sampled=n_sampled)
+            maps[f"{kind}: sampled"] = sampled
+            drawn = round(np.mean([count_degrees(sampled(seed).fit(X)) for seed in range(10)]))
+            for label, count in (("cut", drawn), ("cut at twice as many", 2 * drawn))[: 2 if normalize else 1]:
+                degree = find_degree(name, depth, count)
+                maps[f"{kind}: {label}"] = series_map(name, depth, m, normalize, degree=degree)
+    fitted = {label: of_seed(0).fit(many) for label, of_seed in maps.items()}
+    seconds = medians({label: lambda f=f: f.transform(many) for label, f in fitted.items()}, rounds)
+    found = {}
+    for label, of_seed in maps.items():
+        found[label] = {"seconds": seconds[label], "degrees": count_degrees(fitted[label])}
+        found[label]["highest_degree"] = int(max(fitted[label].budget_.coefficients))
+        found[label] |= bias_and_variance([gram(of_seed(seed).fit_transform(X)) for seed in range(seeds)], K)
+    return {"methods": found}
 
 
 def exact_kernel(kernel, t, depth):
@@ -322,7 +297,7 @@ def bias_and_variance(grams, K):
     return {name: float(value) for name, value in out.items()}
 
 
-def norms(args):
+def norms(m, degree, seeds):
     """Why nodes of "power" are divided by their norms: ‖z(x)‖² for ‖x‖ = 1 without that, quantiles 0.1, 0.5 and 0.9.
 
     An error e of ‖w₀‖² enters as (1 + e)^p: Theorem 5.1 asks for m to grow like p².
@@ -330,65 +305,54 @@ def norms(args):
     from ntkit.sketches import PowerSketch
 
     x = mnist_rows(1)[0].astype(np.float64)
-    out = []
-    for m in (1024, 4096, 16384):
-        for p in (16, 64, 256, 1024):
-            values = [PowerSketch(len(x), m, degree=p).sample(seed).apply(x) for seed in range(5 if args.quick else 25)]
-            low, middle, high = np.quantile([float(z @ z) for z in values], [0.1, 0.5, 0.9])
-            out.append({"n_components": m, "degree": p, "quantiles": [float(low), float(middle), float(high)]})
-            print(f"‖z‖² of PowerSketch, m {m:5d}, degree {p:4d}: {low:.2g}, {middle:.2g}, {high:.2g}", flush=True)
-    return out
+    values = [PowerSketch(len(x), m, degree=degree).sample(seed).apply(x) for seed in range(seeds)]
+    quantiles = np.quantile([float(z @ z) for z in values], [0.1, 0.5, 0.9])
+    return dict(zip(("low", "median", "high"), quantiles.tolist(), strict=True))
 
 
 # Theorem A.1.
 
 
-def budget(args):
+def budget_cases(args):
+    n, seeds, rounds = (100, 1, 1) if args.quick else (500, 5, 5)
+    sets, series = ("mnist", "year_subset"), ("gaussian, lengthscale 0.5", "ntk, depth 1", "ntk, depth 3")
+    sizes = 1024 if args.quick else (1024, 4096)
+    axes = {"rows": sets[:1] if args.quick else sets, "series": series[:1] if args.quick else series}
+    return grid(**axes, m=sizes, degree=32, n=n, seeds=seeds, rounds=rounds)
+
+
+def budget(rows, series, m, degree, n, seeds, rounds):
     """Relative error of series up to a degree, of rows of norm 1, by how the degrees share the components.
 
     "least variance", in proportion to the coefficients, is what DotProductSketch does; "equal"; "squares", in
-    proportion to j² as in Theorem A.1, but one component at least. The ratio is that of errors to "least variance";
-    "expected" the same of √Σ a_j²/m_j over the degrees that are sketched. All leave monomials that fit to stand for
-    themselves.
+    proportion to j² as in Theorem A.1, but one component at least. `deviation` is √Σ a_j²/m_j over the degrees that are
+    sketched: what theory expects. All leave monomials that fit to stand for themselves.
     """
     from numpy.polynomial.polynomial import polyval
 
     from ntkit import DotProductSketch
 
-    n, seeds, rounds = (200, 2, 2) if args.quick else (500, 5, 5)
-    degree = 32
-    series = {
-        "gaussian, lengthscale 0.5": [np.exp(-4.0) * 4.0**j / factorial(j) for j in range(degree + 1)],
-        "ntk, depth 1": taylor("ntk", 1, degree),
-        "ntk, depth 3": taylor("ntk", 3, degree),
+    if series.startswith("gaussian"):
+        a = [np.exp(-4.0) * 4.0**j / factorial(j) for j in range(degree + 1)]
+    else:
+        a = taylor("ntk", int(series[-1]), degree)
+    X = mnist_rows(n) if rows == "mnist" else year_rows(n)
+    K = polyval(cosines(X), a)
+    law = DotProductSketch(list(a), n_components=m, degree=degree, random_state=0).fit(X).sketch_.law
+    laws = {name: with_shares(law, a, name) for name in ("least variance", "equal", "squares")}
+    operators = {name: [law.sample(seed) for seed in range(seeds)] for name, law in laws.items()}
+    seconds = medians({name: lambda o=o: o[0].apply(X) for name, o in operators.items()}, rounds)
+    errors = {name: [relative_error(gram(o.apply(X)), K) for o in drawn] for name, drawn in operators.items()}
+    return {
+        "methods": {
+            name: {"error": float(np.mean(errors[name])), "seconds": seconds[name], "deviation": expected(laws[name])}
+            for name in laws
+        }
     }
-    out = []
-    for set_name, X in (("mnist", mnist_rows(n)), ("year_subset", year_rows(n))):
-        for title, a in series.items():
-            K = polyval(cosines(X), a)
-            for m in (1024, 4096):
-                law = DotProductSketch(list(a), n_components=m, degree=degree, random_state=0).fit(X).sketch_.law
-                laws = {name: with_shares(law, a, name) for name in ("least variance", "equal", "squares")}
-                operators = {name: [law.sample(seed) for seed in range(seeds)] for name, law in laws.items()}
-                seconds = medians({name: lambda o=o: o[0].apply(X) for name, o in operators.items()}, rounds)
-                for name, drawn in operators.items():
-                    error = float(np.mean([relative_error(gram(o.apply(X)), K) for o in drawn]))
-                    row = {"set": set_name, "series": title, "n_components": m, "shares": name, "error": error}
-                    row |= {"seconds": seconds[name], "deviation": expected(laws[name])}
-                    out.append(row)
-                for row in out[-3:]:
-                    row["ratio"] = row["error"] / out[-3]["error"]
-                    row["expected"] = row["deviation"] / out[-3]["deviation"]
-                    print(f"{set_name:11s} {title:26s} m {m:4d} {row['shares']:14s} error {row['error']:.4f}  ratio "
-                          f"{row['ratio']:5.2f}, expected {row['expected']:5.2f}  {row['seconds'] * 1e3:6.1f} ms",
-                          flush=True)  # fmt: skip
-    save(args, "budget", {"rows_of_errors": n, "degree": degree, "seeds": seeds, "rows": out})
 
 
 def year_rows(n):
-    from ntkit.datasets import load_dataset
-
-    X = load_dataset("year_subset").X[:n].astype(np.float64)
+    X = dataset("year_subset").X[:n].astype(np.float64)
     return unit((X - X.mean(0)) / X.std(0))
 
 
@@ -412,36 +376,31 @@ def expected(law):
     return float(np.sqrt(sum(law.budget.coefficients[j] ** 2 / m for j, m in law.budget.sketched.items())))
 
 
-def pyplot():
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update({"axes.spines.top": False, "axes.spines.right": False, "font.size": 9})
-    return plt
-
-
-def folder(args, usual):
-    return args.folder or usual
-
-
-def save(args, question, values):
-    file = folder(args, RESULTS) / "power.json"
-    results = json.loads(file.read_text()) if file.exists() else {}
-    results["versions"] = versions()
-    results[question] = values
-    file.write_text(json.dumps(results, indent=1) + "\n")
+QUESTIONS = {
+    "degrees": Question(
+        "⟨x, y⟩^p: which sketch, when", degree_cases, degrees,
+        "rows degree m method seconds_per_row:.2e seconds_per_row/:.2f peak_kib_per_row:.1f error:.2g close_error:.2g",
+    ),
+    "tail": Question(
+        "Sampled and cut series", tail_cases, tail,
+        "rows kernel method degrees highest_degree seconds/:.2f bias2:.1e bias2_deviation:.0e variance:.1e mse:.1e",
+    ),
+    "norms": Question(
+        "‖z‖² of PowerSketch without normalization",
+        lambda args: (
+            grid(m=1024, degree=(16, 64), seeds=5)
+            if args.quick
+            else grid(m=(1024, 4096, 16384), degree=(16, 64, 256, 1024), seeds=25)
+        ),
+        norms, "m degree low:.2g median:.2g high:.2g",
+    ),
+    "budget": Question(
+        "Shares of the degrees", budget_cases, budget,
+        "rows series m method error:.4f error/:.2f deviation/:.2f seconds:.4f",
+    ),
+}  # fmt: skip
+cases, measure, report = ask(QUESTIONS)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    questions = {"degrees": degrees, "tail": tail, "budget": budget}
-    parser.add_argument("question", choices=(*questions, "all"))
-    parser.add_argument("--quick", action="store_true", help="few rows, sizes and seeds; needs --folder")
-    parser.add_argument("--folder", type=Path, help="for results and plots, instead of benchmarks/results and docs")
-    arguments = parser.parse_args()
-    if arguments.quick and not arguments.folder:
-        parser.error("--quick needs --folder: its results are not those to keep.")
-    for name in questions if arguments.question == "all" else [arguments.question]:
-        questions[name](arguments)
+    main(__name__)

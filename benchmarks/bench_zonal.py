@@ -1,8 +1,5 @@
 """Gegenbauer features: spectral errors against the number of features (Theorem 9), and places with months.
 
-    python benchmarks/bench_zonal.py spectral
-    python benchmarks/bench_zonal.py sphere
-
 `spectral` has other maps of the Gaussian beside them. `sphere` is ridge regression on a place of the sphere and a
 month: test errors and seconds of GegenbauerFeatures with and without groups="auto" and of NystroemFeatures.
 
@@ -12,60 +9,53 @@ tables and its figure are in papers/.
 
 from __future__ import annotations
 
-import argparse
-import json
+from pathlib import Path
 
 import numpy as np
 
-from common import RESULTS, versions
-from experiment import Meter, dataset, pyplot
+from experiment import Meter, Question, ask, dataset, grid, main, pyplot, select
 from papers._gegenbauer import SEEDS, make, ridge, table
 
-FILE = RESULTS / "zonal.json"
+TITLE = "Gegenbauer features: spectral errors, places and months"
+LABELS = ("definition 8", "orthogonal 8", "gegenbauer", "fourier", "orthogonal", "taylor")
 
 
-def spectral(args):
-    """Spectral ε of maps of the Gaussian on unit rows, and what Theorem 9 promises for Definition 8."""
+def spectral_cases(args):
+    if args.quick:
+        return grid(d=(3, 64), m=64, n=200, lam=1.0)
+    return grid(d=(3, 9, 64), m=[2**k for k in range(6, 14)], n=1000, lam=1.0)
+
+
+def spectral(d, m, n, lam):
+    """Spectral ε of maps of the Gaussian on unit rows, means over seeds; what Theorem 9 promises for Definition 8."""
     from ntkit.diagnostics import spectral_error, statistical_dimension
     from ntkit.kernels import gaussian
     from ntkit.kernels.zonal import harmonic_dimension, radial_functions
 
-    n, lam = 1000, 1.0
-    sizes = [64, 256, 1024] if args.quick else [64, 128, 256, 512, 1024, 2048, 4096, 8192]
-    out = {"sizes": sizes, "rows": n, "lam": lam}
-    for d in (3, 9, 64):
-        X = np.random.default_rng(d).standard_normal((n, d))
-        X /= np.linalg.norm(X, axis=1, keepdims=True)
-        K = gaussian(X, lengthscale=1.0)
-        s = statistical_dimension(K, lam)
-        h = radial_functions("gaussian", [1.0], 30, 30, d)[0]
-        energies = (h**2).sum(axis=1)
-        leverage = sum(
-            min(harmonic_dimension(k, d) * np.pi**2 * (k + 1) ** 2 / (6 * lam) * n * e, float(harmonic_dimension(k, d)))
-            for k, e in enumerate(energies)
-        )
-        block = {"statistical_dimension": s, "leverage": leverage}
-        block["theorem"] = [float(np.sqrt(8 / 3 * np.log(16 * s / 0.1) * leverage / m)) for m in sizes]
-        for label in ("definition 8", "orthogonal 8", "gegenbauer", "fourier", "orthogonal", "taylor"):
-            block[label] = []
-            for m in sizes:
-                errors = []
-                for seed in SEEDS:
-                    if label == "orthogonal 8":
-                        feature_map = make("gegenbauer", "gaussian", m, seed).set_params(harmonics=False)
-                    else:
-                        feature_map = make(label, "gaussian", m, seed)
-                    errors.append(spectral_error(K, feature_map.fit(X).transform(X), lam))
-                block[label].append(float(np.mean(errors)))
-            print(d, label, [f"{e:.2g}" for e in block[label]], flush=True)
-        out[str(d)] = block
-    if not args.quick:
-        save("spectral", out)
-        plot_spectral(out)
+    X = np.random.default_rng(d).standard_normal((n, d))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    K = gaussian(X, lengthscale=1.0)
+    s = statistical_dimension(K, lam)
+    energies = (radial_functions("gaussian", [1.0], 30, 30, d)[0] ** 2).sum(axis=1)
+    leverage = sum(
+        min(harmonic_dimension(k, d) * np.pi**2 * (k + 1) ** 2 / (6 * lam) * n * e, float(harmonic_dimension(k, d)))
+        for k, e in enumerate(energies)
+    )
+    found = {"theorem": {"epsilon": float(np.sqrt(8 / 3 * np.log(16 * s / 0.1) * leverage / m))}}
+    for label in LABELS:
+        errors = []
+        for seed in SEEDS:
+            feature_map = make("gegenbauer" if label == "orthogonal 8" else label, "gaussian", m, seed)
+            if label == "orthogonal 8":
+                feature_map.set_params(harmonics=False)
+            errors.append(spectral_error(K, feature_map.fit(X).transform(X), lam))
+        found[label] = {"epsilon": float(np.mean(errors))}
+    return {"statistical_dimension": s, "leverage": leverage, "methods": found}
 
 
-def plot_spectral(out):
+def plot(runs, folder):
     plt = pyplot()
+    runs = select(runs, question="spectral")
     figure, axes = plt.subplots(1, 3, figsize=(11, 3.8), constrained_layout=True, sharey=True)
     styles = {
         "theorem": ("0.6", ":", "Theorem 9, bound for Definition 8"),
@@ -77,20 +67,25 @@ def plot_spectral(out):
         "taylor": ("C2", "-", "DotProductSketch"),
     }
     for ax, d in zip(axes, (3, 9, 64), strict=True):
+        mine = select(runs, d=d)
         for label, (color, line, text) in styles.items():
-            ax.loglog(out["sizes"], np.maximum(out[str(d)][label], 1e-8), line, color=color, label=text)
-        ax.set(title=f"d = {d}, statistical dimension {out[str(d)]['statistical_dimension']:.0f}", xlabel="features")
+            errors = [run["methods"][label]["epsilon"] for run in mine]
+            ax.loglog([run["m"] for run in mine], np.maximum(errors, 1e-8), line, color=color, label=text)
+        dimension = mine[0]["statistical_dimension"] if mine else np.nan
+        ax.set(title=f"d = {d}, statistical dimension {dimension:.0f}", xlabel="features")
     axes[0].set(ylabel="spectral ε at λ = 1", ylim=(1e-8, 1e2))
     handles, labels = axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
-    figure.savefig("docs/zonal_spectral.png", dpi=110)
+    figure.savefig(Path(folder) / "zonal_spectral.png", dpi=110)
+    plt.close(figure)
+    return ["zonal_spectral.png"]
 
 
 FIELDS = ("airtemp", "airtemp, circle", "airtemp, 1 to 12", "airtemp, standardized", "ocean", "ocean, circle")
 SCALES = (0.1, 0.14, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4)
 
 
-def field(name, seed, n):
+def field_rows(name, seed, n):
     """Unit vectors of places with columns of the month, and targets.
 
     `airtemp`: air temperatures of all places. `ocean`: synthetic; depths (km) of the sea, places without land, which
@@ -117,59 +112,51 @@ def field(name, seed, n):
     return (X - X.mean(axis=0)) / X.std(axis=0) if "standardized" in name else X, y
 
 
-def sphere(args):
+def sphere_cases(args):
+    n, m, seeds = (3000, 128, 1) if args.quick else (60000, 1024, len(SEEDS))
+    return grid(field=FIELDS[::5] if args.quick else FIELDS, n=n, m=m, seeds=seeds)
+
+
+def sphere(field, n, m, seeds):
     """Test errors and seconds of fit and transform, the length scale chosen for Nyström features on other rows."""
-    n, m, seeds = (3000, 128, range(1)) if args.quick else (60000, 1024, SEEDS)
-    out = {"rows": n, "components": m}
-    for name in FIELDS:
-        X, y = field(name, 100, n // 5)
-        split, errors = len(X) * 5 // 6, {}
-        for scale in SCALES:
-            lengthscale = scale / 0.577 if "standardized" in name else scale  # deviation of an entry of a unit vector
-            Z = make("nystroem", "gaussian", m, 0, lengthscale=lengthscale).fit_transform(X)
-            errors[lengthscale] = ridge(Z[:split], y[:split], Z[split:], y[split:])[0]
-        lengthscale = min(errors, key=errors.get)
-        block = {"lengthscale": lengthscale}
-        for seed in seeds:
-            X, y = field(name, seed, n)
-            split = n * 9 // 10
-            for label, groups in (("nystroem", None), ("groups=None", None), ("groups='auto'", "auto")):
-                feature_map = make(
-                    "nystroem" if label == "nystroem" else "gegenbauer", "gaussian", m, seed, lengthscale=lengthscale
-                )
-                if label != "nystroem":
-                    feature_map.set_params(groups=groups)
-                feature_map.fit(X[: 2 * m]).transform(X[: 2 * m])  # compiles
-                with Meter() as meter:
-                    Z = feature_map.fit(X[:split]).transform(X)
-                mse = ridge(Z[:split], y[:split], Z[split:], y[split:])[0]
-                found = block.setdefault(label, {"mse": [], "seconds": []})
-                found["mse"].append(mse)
-                found["seconds"].append(meter.seconds)
-            block["groups_"] = feature_map.groups_
-        base = block["nystroem"]
-        for label in ("nystroem", "groups=None", "groups='auto'"):
-            found = block[label]
-            ratios = (
-                np.mean(found["mse"]) / np.mean(base["mse"]),
-                np.median(found["seconds"]) / np.median(base["seconds"]),
-            )
-            text = f"{np.mean(found['mse']):.4g}, {np.median(found['seconds']):.2g} s"
-            print(f"{name:22s} {label:14s} {text:18s} over Nyström {ratios[0]:.3f}, {ratios[1]:.2f}", flush=True)
-        out[name] = block
-    if not args.quick:
-        save("sphere", out)
+    X, y = field_rows(field, 100, n // 5)
+    split, errors = len(X) * 5 // 6, {}
+    for scale in SCALES:
+        lengthscale = scale / 0.577 if "standardized" in field else scale  # deviation of an entry of a unit vector
+        Z = make("nystroem", "gaussian", m, 0, lengthscale=lengthscale).fit_transform(X)
+        errors[lengthscale] = ridge(Z[:split], y[:split], Z[split:], y[split:])[0]
+    lengthscale = min(errors, key=errors.get)
+    maps = {"nystroem": None, "groups=None": None, "groups='auto'": "auto"}
+    found = {label: {"mse": [], "seconds": []} for label in maps}
+    split = n * 9 // 10
+    for seed in range(seeds):
+        X, y = field_rows(field, seed, n)
+        for label, groups in maps.items():
+            kind = "nystroem" if label == "nystroem" else "gegenbauer"
+            feature_map = make(kind, "gaussian", m, seed, lengthscale=lengthscale)
+            if kind == "gegenbauer":
+                feature_map.set_params(groups=groups)
+            feature_map.fit(X[: 2 * m]).transform(X[: 2 * m])  # compiles
+            with Meter() as meter:
+                Z = feature_map.fit(X[:split]).transform(X)
+            found[label]["mse"].append(ridge(Z[:split], y[:split], Z[split:], y[split:])[0])
+            found[label]["seconds"].append(meter.seconds)
+    groups = [[int(column) for column in group] for group in feature_map.groups_]
+    return {"lengthscale": lengthscale, "groups": groups, "methods": found}
 
 
-def save(question, values):
-    results = json.loads(FILE.read_text()) if FILE.exists() else {}
-    results[question] = {"versions": versions(), **values}
-    FILE.write_text(json.dumps(results, indent=1) + "\n")
+QUESTIONS = {
+    "spectral": Question(
+        "Spectral ε against the number of features", spectral_cases, spectral,
+        "d m method epsilon:.2g",
+    ),
+    "sphere": Question(
+        "A place and a month", sphere_cases, sphere,
+        "field method mse:.4g mse/:.3f seconds:.2g seconds/:.2f lengthscale",
+    ),
+}  # fmt: skip
+cases, measure, report = ask(QUESTIONS)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("question", nargs="?", choices=("spectral", "sphere"), default="spectral")
-    parser.add_argument("--quick", action="store_true", help="few sizes, nothing saved")
-    args = parser.parse_args()
-    {"spectral": spectral, "sphere": sphere}[args.question](args)
+    main(__name__)

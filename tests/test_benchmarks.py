@@ -7,10 +7,12 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import Namespace
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tests.tiers import ALL, thorough
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 if not BENCHMARKS.is_dir():
@@ -75,15 +77,15 @@ def copied(folder, *patterns):
     return folder
 
 
-def run(script, *options, **environment):
+def run(script, *options, timeout=120, **environment):
     process = [sys.executable, str(script), *options]
-    return subprocess.run(process, capture_output=True, text=True, timeout=120, env=os.environ | environment)
+    return subprocess.run(process, capture_output=True, text=True, timeout=timeout, env=os.environ | environment)
 
 
 @pytest.fixture
 def importing(monkeypatch):
     """Modules of a folder of benchmarks, forgotten afterwards."""
-    ours = ("common", "experiment", "papers", "bench_")
+    ours = ("experiment", "papers", "bench_")
 
     def forget():
         for name in [name for name in sys.modules if name.startswith(ours)]:
@@ -134,6 +136,65 @@ def fake(tmp_path, importing, monkeypatch):
     load = importing(folder)
     monkeypatch.setattr(load("experiment"), "versions", lambda _: {"ntkit": "0"})
     return load("experiment"), load("papers.fake")
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sys
+from pathlib import Path
+import experiment
+
+def half(path, text):
+    with open(path, "w") as stream:
+        stream.write(text[: len(text) // 2])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+runs = experiment.Runs(Path(sys.argv[1]))
+Path.write_text = half
+runs.add({"number": 2}, {"square": 4}, {"cpu": "abacus"})
+"""
+
+
+def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path, importing):
+    file = tmp_path / "results" / "fake.json"
+    experiment = importing(BENCHMARKS)("experiment")
+    experiment.Runs(file).add({"number": 1}, {"square": 1}, {"cpu": "abacus"})
+    before = file.read_bytes()
+    command = [sys.executable, "-c", KILLED_WHILE_WRITING, str(file)]
+    assert subprocess.run(command, timeout=60, env=os.environ | {"PYTHONPATH": str(BENCHMARKS)}).returncode == -9
+    assert file.read_bytes() == before
+    experiment.Runs(file).add({"number": 2}, {"square": 4}, {"cpu": "abacus"})
+    assert [run["square"] for run in experiment.Runs(file)] == [1, 4]
+    assert [path.name for path in file.parent.iterdir()] == ["fake.json"]
+
+
+def test_every_run_keeps_the_environment_it_was_measured_in(fake, monkeypatch):
+    experiment, fake = fake
+    args = experiment.arguments().parse_args([])
+    old, new = ({"cpu": cpu, "cores": 1, "ntkit": version} for cpu, version in (("abacus", "1"), ("slide rule", "2")))
+    monkeypatch.setattr(experiment, "versions", lambda _: old)
+    experiment.perform(fake, args)
+    monkeypatch.setattr(experiment, "versions", lambda _: new)
+    cases = fake.cases
+    fake.cases = lambda args: [case for case in cases(args) if case["number"] == 3]
+    args.again = True
+    experiment.perform(fake, args)
+    content = json.loads(experiment.results_file(fake).read_text())
+    found = {run["case"]["number"]: content["environments"][run["environment"]] for run in content["runs"]}
+    assert found == {3: new, 4: old}
+    assert {run["number"]: run["hardware"] for run in experiment.load_runs(fake)} == {
+        3: "1 cores of slide rule",
+        4: "1 cores of abacus",
+    }
+
+
+def test_runs_of_two_processes_stay(tmp_path, importing):
+    """Each has read the file before the other wrote."""
+    experiment = importing(BENCHMARKS)("experiment")
+    both = [experiment.Runs(tmp_path / "fake.json") for _ in range(2)]
+    for number, runs in enumerate(both):
+        runs.add({"number": number}, {"square": number**2}, {"accelerator": f"GPU {number}"})
+    runs = list(experiment.Runs(tmp_path / "fake.json"))
+    assert [(run["number"], run["hardware"]) for run in runs] == [(0, "GPU 0"), (1, "GPU 1")]
 
 
 def test_quick_runs_are_kept_apart(fake):
@@ -230,6 +291,30 @@ def test_tables(importing):
     assert experiment.select(runs, method="a") == runs[:2]
     table = experiment.markdown_table(("method", "error"), [("a", 1), ("b", "–")])
     assert table == "| method | error |\n|---|---:|\n| a | 1 |\n| b | – |"
+
+
+def test_tables_of_methods_and_questions(importing):
+    experiment = importing(BENCHMARKS)("experiment")
+    methods = {"slow": {"seconds": 2.0, "error": [0.1, 0.3]}, "fast": {"seconds": 0.5}}
+    question = experiment.Question(
+        "Who is fast?", lambda _: experiment.grid(n=(1, 2), m=3), lambda n, m: {"methods": methods, "sum": n + m},
+        "n sum method seconds:.1f seconds/:.2f error:.1f",
+    )  # fmt: skip
+    elsewhere = experiment.Question("GPU?", lambda _: [{}], lambda: {"speed": 1.0}, "speed:.1f", ("cuda",))
+    cases, measure, report = experiment.ask({"who": question, "gpu": elsewhere})
+    found = cases(Namespace(device="cpu"))
+    assert found == [{"question": "who", "n": n, "m": 3} for n in (1, 2)]
+    assert report([{**case, **measure(**case)} for case in found[:1]]).splitlines() == [
+        "### Who is fast?",
+        "",
+        "| n | sum | method | seconds | seconds / slow | error |",
+        "|---|---:|---:|---:|---:|---:|",
+        "| 1 | 4 | slow | 2.0 | 1.00 | 0.2 ± 0.1 |",
+        "| 1 | 4 | fast | 0.5 | 0.25 | – |",
+    ]
+    (case,) = cases(Namespace(device="cuda"))
+    assert case == {"question": "gpu"}
+    assert report([{**case, **measure(**case)}]).endswith("| speed |\n|---|\n| 1.0 |")
 
 
 # The command for all papers, with experiments of our own.
@@ -354,16 +439,77 @@ def test_reports_of_whole_and_partial_runs(name, importing, tmp_path):
             assert not claim.text.endswith(".")  # the page puts the stop
             assert not claim.evidence.endswith(".")
     pytest.importorskip("matplotlib")
-    for part in (runs[:1], runs[-1:], lacking):
+    for part in (runs[:1], runs[-1:], lacking) if ALL else ():
         for picture in module.plot(part, tmp_path) if part else []:
             assert (tmp_path / picture).is_file()
 
 
+@thorough
 @pytest.mark.parametrize("name", ["ntk_figure1", "gegenbauer_figure1"])
-def test_quick_runs_work(name, tmp_path):
+def test_quick_runs_of_papers_work(name, tmp_path):
     script = copied(tmp_path / "benchmarks", "*.py", "papers/*.py") / "papers" / f"{name}.py"
     done = run(script, "--quick", OPENBLAS_NUM_THREADS="1")
     assert done.returncode == 0, done.stderr
     assert "not measured" not in done.stdout
     assert json.loads((script.parent / "results" / "quick" / f"{name}.json").read_text())["runs"]
     assert not list((script.parent / "results").glob("*.json"))
+
+
+# The other experiments.
+
+BENCHES = sorted(file.stem for file in BENCHMARKS.glob("bench_*.py"))
+
+
+@pytest.mark.parametrize("name", BENCHES)
+def test_experiments_have_cases_measure_and_report(name, importing, tmp_path):
+    load = importing(BENCHMARKS)
+    experiment, module = load("experiment"), load(name)
+    assert module.TITLE
+    assert callable(module.measure)
+    of_device = {device: module.cases(Namespace(quick=False, device=device)) for device in experiment.DEVICES}
+    for cases in (*of_device.values(), module.cases(Namespace(quick=True, device="cpu"))):
+        assert json.loads(json.dumps(cases)) == cases  # else they would be measured again each time
+        assert len({json.dumps(case) for case in cases}) == len(cases)
+    kept = json.loads(experiment.results_file(module).read_text())
+    for run in kept["runs"]:
+        assert any(run["case"] in cases for cases in of_device.values())
+        assert kept["environments"][run["environment"]]["cpu"]
+    runs = experiment.load_runs(module)
+    assert module.report(runs).count("\n") > len(runs)
+    assert isinstance(module.report([]), str)
+    if ALL and hasattr(module, "plot"):
+        pytest.importorskip("matplotlib")
+        assert all((tmp_path / picture).stat().st_size > 5000 for picture in module.plot(runs, tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "question"), [pytest.param("bench_sketches", "nonzeros", marks=thorough), ("bench_zonal", "spectral")]
+)
+def test_one_question_of_an_experiment(name, question, tmp_path, importing, monkeypatch, capsys):
+    folder = copied(tmp_path / "benchmarks", "*.py", "papers/_*.py")
+    load = importing(folder)
+    module = load(name)
+    for options in ([question, "--quick"], [question, "--quick", "--report"]):
+        monkeypatch.setattr(sys, "argv", [name, *options])
+        load("experiment").main(name)
+        shown = capsys.readouterr().out
+        assert f"### {module.QUESTIONS[question].title}" in shown
+        assert "\nMeasured on " in shown
+    runs = load("experiment").load_runs(module, quick=True)
+    assert {run["question"] for run in runs} == {question}
+    assert not list((folder / "results").glob("*.json"))
+    monkeypatch.setattr(sys, "argv", [name, "nobody"])
+    with pytest.raises(SystemExit):
+        load("experiment").main(name)
+    assert f"no such question: nobody. Choose from {', '.join(module.QUESTIONS)}." in capsys.readouterr().err
+
+
+@thorough
+@pytest.mark.parametrize("name", BENCHES)
+def test_quick_runs_of_experiments_work(name, tmp_path):
+    script = copied(tmp_path / "benchmarks", "*.py", "papers/*.py") / f"{name}.py"
+    done = run(script, "--quick", OPENBLAS_NUM_THREADS="1", timeout=600)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((script.parent / "results" / "quick" / f"{name.removeprefix('bench_')}.json").read_text())["runs"]
+    assert not list((script.parent / "results").glob("*.json"))
+    assert "not measured" not in done.stdout or not os.environ.get("NTKIT_DATA")

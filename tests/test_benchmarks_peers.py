@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tests.tiers import thorough
 
 BENCHMARKS = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -46,6 +47,7 @@ def runs():
     ]
 
 
+@thorough
 def test_runs_in_processes_of_their_own(peers, tmp_path, monkeypatch):
     cases = [case(contestant="linear"), case(contestant="ntk"), case(data="nowhere")]
     monkeypatch.setattr(peers.tables, "cases", lambda _: cases)
@@ -71,6 +73,7 @@ def test_a_case_beyond_its_limit_is_stopped(peers):
     assert peers.tables.measure(**case(limit=0.2)) == {"unfinished": True}
 
 
+@thorough
 def test_a_process_that_fails_is_told_and_not_kept(peers):
     with pytest.raises(peers.experiment.UnavailableError, match="KeyError: 'nobody'"):
         peers.tables.measure(**case(contestant="nobody"))
@@ -125,6 +128,7 @@ def test_statements_follow_from_the_runs(peers, runs):
     assert "Little time" not in text
 
 
+@thorough
 def test_the_page(peers, runs, tmp_path):
     pytest.importorskip("matplotlib")
     of_tables = peers.experiment.Runs(tmp_path / "tables.json")
@@ -153,6 +157,6 @@ def test_kernel_ridge_beside_another_library(peers, monkeypatch):
         raise OSError("no network")
 
     monkeypatch.setattr(peers.kernels, "prepared", lambda *_: {})
-    monkeypatch.setattr(peers.kernels, "neural_tangents_python", fails)
+    monkeypatch.setattr(peers.kernels.bench_exact_kernels, "neural_tangents_python", fails)
     with pytest.raises(peers.experiment.UnavailableError, match="no network"):
         peers.kernels.measure("neural-tangents", 300, 0)

@@ -14,6 +14,7 @@ import pytest
 import sklearn.datasets
 from sklearn.linear_model import LinearRegression
 from sklearn.neighbors import KNeighborsClassifier
+from tests.tiers import thorough
 
 from ntkit import datasets
 from ntkit.datasets import Dataset, dataset_names, load_dataset
@@ -34,9 +35,15 @@ SHAPES = {
     "shuttle": [(43500, 9), (14500, 9)],
     "year_subset": [(5000, 90), (2000, 90)],
 }
-TABLES = ("ct_slices", "workloads", "year")  # of these the tests make small files
+TABLES = ("ct_slices", "protein", "workloads", "year")  # of these the tests make small files
 FETCHED = ("abalone", "california_housing", "cifar10", "magic04", "mnist", "mushroom")
+LARGE = ("cifar10", "mnist")
 FILES = {"abalone": "uci_abalone", "california_housing": "california_housing", "connect4": "uci_connect4"}
+
+
+def each(names):
+    """As parameters; those that take seconds to read only in the large suite."""
+    return [pytest.param(name, marks=thorough) if name in LARGE else name for name in names]
 
 
 def load(name: str) -> Dataset:
@@ -63,10 +70,53 @@ def test_names():
     assert set(dataset_names()) == {*SHAPES, *TABLES}
     assert list(dataset_names()) == sorted(dataset_names())
     for name in dataset_names():
-        assert re.search(rf"^    {name} +(regression|classification)", load_dataset.__doc__, re.M)
+        assert re.search(rf"^    {name} +(regression|classification) .* {access(name)} ", load_dataset.__doc__, re.M)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+def access(name):
+    """How users get a data set."""
+    source = datasets._SOURCES[name]
+    return "bundled" if not source.files else "download" if source.fetch else "UCI file" if source.table else "own file"
+
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "results" / "datasets.md"
+
+
+@pytest.mark.skipif(not PAGE.is_file(), reason="docs/ is not here")
+@pytest.mark.parametrize("name", dataset_names())
+def test_the_page_of_data_sets(name):
+    row, *_ = re.findall(rf"^\| {name} \|.*$", PAGE.read_text(), re.M)
+    assert f"| {access(name)}" in row
+    source = datasets._SOURCES[name]
+    origin = source.table or datasets._ORIGINS.get(name)
+    assert origin is None or origin.page.split()[0] in row
+    assert all(file in row for file in source.files)
+
+
+OWN = [name for name in dataset_names() if access(name) == "own file"]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_data_sets_that_cannot_be_had_here_say_where_they_are(name, tmp_path, monkeypatch):
+    monkeypatch.delenv("NTKIT_DATA", raising=False)
+    with pytest.raises(FileNotFoundError) as caught:
+        load_dataset(name, data_home=tmp_path)
+    told, origin = str(caught.value), datasets._ORIGINS[name]
+    for part in ("cannot be downloaded", "https://", origin.page, origin.files, origin.arrays, str(tmp_path)):
+        assert part in told
+    assert datasets._SOURCES[name].files[0] in told
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_files_have_the_arrays_that_the_error_asks_for(name):
+    load(name)  # or skip
+    origin = datasets._ORIGINS[name]
+    with np.load(Path(os.environ["NTKIT_DATA"]) / datasets._SOURCES[name].files[0]) as file:
+        for key, shape in re.findall(r"(\w+) \(([\d, ]+)\)", origin.arrays):
+            assert file[key].shape == tuple(int(size) for size in shape.split(",") if size.strip())
+
+
+@pytest.mark.parametrize("name", each(SHAPES))
 def test_shapes_and_types(name):
     data = load(name)
     assert data.name == name
@@ -100,7 +150,7 @@ COUNTS = {
 }
 
 
-@pytest.mark.parametrize("name", COUNTS)
+@pytest.mark.parametrize("name", each(COUNTS))
 def test_classes_are_as_many_as_published(name):
     np.testing.assert_array_equal(np.bincount(load(name).y), COUNTS[name])
 
@@ -117,7 +167,9 @@ def test_targets_belong_to_their_rows(name, low, high):
     assert low < error < high
 
 
-@pytest.mark.parametrize(("name", "accuracy"), [("pendigits", 0.977), ("mnist", 0.936), ("shuttle", 0.999)])
+@pytest.mark.parametrize(
+    ("name", "accuracy"), [("pendigits", 0.977), pytest.param("mnist", 0.936, marks=thorough), ("shuttle", 0.999)]
+)
 def test_test_parts_belong_to_their_training_parts(name, accuracy):
     """Of the nearest neighbour: deterministic, 0.936 on the first 20000 and 2000 digits of MNIST, chance is 0.1."""
     data = load(name)
@@ -127,6 +179,7 @@ def test_test_parts_belong_to_their_training_parts(name, accuracy):
     assert model.score(X_test, data.y_test[:m]) == pytest.approx(accuracy, abs=1e-3)
 
 
+@thorough
 def test_cifar_is_in_its_order():
     data = load("cifar10")
     np.testing.assert_array_equal(data.y_test[:10], [3, 8, 8, 0, 6, 6, 1, 6, 3, 1])
@@ -221,15 +274,16 @@ def test_one_hot_of_small_boards(tmp_path):
 
 def table_rows(name, n=7):
     """Numbers as they stand in the file."""
-    width = {"ct_slices": 386, "workloads": 8, "year": 91}[name]
+    width = {"ct_slices": 386, "protein": 10, "workloads": 8, "year": 91}[name]
     rows = np.round(np.random.default_rng(0).standard_normal((n, width)), 4)
-    rows[:, 0] = {"ct_slices": 5, "workloads": np.arange(n), "year": 1990 + np.arange(n)}[name]
+    rows[:, 0] = {"ct_slices": 5, "protein": 1, "workloads": np.arange(n), "year": 1990 + np.arange(n)}[name]
     return rows
 
 
 def table_text(name, rows, missing=""):
     header = {
         "ct_slices": ["patientId", *(f"value{i}" for i in range(384)), "reference"],
+        "protein": ["RMSD", *(f"F{i}" for i in range(1, 10))],
         "workloads": ["", "x", "y", "x_range", "y_range", "count", "sum_", "avg"],
     }
     lines = [[missing if np.isnan(value) else str(value) for value in row] for row in rows]
@@ -253,25 +307,26 @@ def test_tables_of_the_archive(name, form, tmp_path):
     if form == "plain":
         (tmp_path / table.file).write_text(text)
     else:
-        with zipfile.ZipFile(tmp_path / table.archives[form == "new archive"], "w") as archive:
+        with zipfile.ZipFile(tmp_path / table.archives[0 if form == "old archive" else -1], "w") as archive:
             archive.writestr("readme.txt", "nothing")
             archive.writestr(f"Datasets/{table.file}", text)
     data = load_dataset(name, data_home=tmp_path)
-    target = rows[:, 0] if name == "year" else rows[:, -1]
-    X = rows[:, 1:] if name == "year" else rows[:, 1:-1]
+    first = name in ("protein", "year")
+    target, X = (rows[:, 0], rows[:, 1:]) if first else (rows[:, -1], rows[:, 1:-1])
     np.testing.assert_allclose(data.y, target, rtol=1e-15)
     np.testing.assert_array_equal(data.X, X.astype(np.float32))
     assert (data.X.dtype, data.y.dtype, data.task) == (np.float32, np.float64, "regression")
     assert len(set(data.feature_names)) == data.X.shape[1]
-    assert data.target_name == {"ct_slices": "reference", "workloads": "avg", "year": "year"}[name]
+    names = {"ct_slices": "reference", "protein": "RMSD", "workloads": "avg", "year": "year"}
+    assert data.target_name == names[name]
     assert data.X_test is None if name != "year" else data.X_test.shape == (0, 90)
 
 
-@pytest.mark.parametrize("name", ["ct_slices", "year"])
+@pytest.mark.parametrize("name", ["ct_slices", "protein", "year"])
 def test_tables_cut_short_are_refused(name, tmp_path):
     table = datasets._SOURCES[name].table
     (tmp_path / table.file).write_text(table_text(name, table_rows(name)))
-    rows = {"ct_slices": 53500, "year": 515345}[name]
+    rows = {"ct_slices": 53500, "protein": 45730, "year": 515345}[name]
     with pytest.raises(ValueError, match=rf"is not the file that .* has \(7 rows where {rows} were expected\)"):
         load_dataset(name, data_home=tmp_path)
 
@@ -312,7 +367,7 @@ def test_converted_tables_come_first(name, tmp_path):
     (tmp_path / table.file).write_text("broken")
     columns = datasets._SOURCES[name].feature_names
     data = {"X": np.ones((3, len(columns)), np.float32), "y": np.arange(3.0)}
-    np.savez((tmp_path / table.file).with_suffix(".npz"), **data)
+    np.savez(tmp_path / datasets._SOURCES[name].files[0], **data)
     np.testing.assert_array_equal(load_dataset(name, data_home=tmp_path).y, np.arange(3))
 
 
@@ -392,12 +447,13 @@ def test_messages_say_what_was_looked_for_and_what_to_do(tmp_path, monkeypatch):
         load_dataset("protein", data_home=tmp_path / "a")
     for part in ("'protein'", "uci_protein.npz", str(tmp_path / "a"), str(tmp_path / "b"), "data_home", "NTKIT_DATA"):
         assert part in str(caught.value)
-    assert "cannot be downloaded" in str(caught.value)
+    for part in ("cannot be downloaded", "CASP.csv", "https://archive.ics.uci.edu/dataset/265"):
+        assert part in str(caught.value)
     monkeypatch.delenv("NTKIT_DATA")
     with pytest.raises(FileNotFoundError, match=r"looked for uci_connect4.npz in no folder, as none was given"):
         load_dataset("connect4")
     for name in FETCHED:
-        with pytest.raises(FileNotFoundError, match=r"Downloading it failed.*no connection.*NTKIT_DATA.*internet"):
+        with pytest.raises(FileNotFoundError, match=r"Downloading it failed.*no connection.*internet.*NTKIT_DATA"):
             load_dataset(name)
 
 
@@ -474,7 +530,7 @@ def played(name, monkeypatch):
     return homes
 
 
-@pytest.mark.parametrize("name", FETCHED)
+@pytest.mark.parametrize("name", each(FETCHED))
 def test_what_is_fetched_equals_the_files(name, monkeypatch, tmp_path):
     expected = load(name)
     homes = played(name, monkeypatch)
@@ -500,6 +556,7 @@ def test_another_data_set_of_the_same_name_is_not_taken(monkeypatch):
         load_dataset("abalone")
 
 
+@thorough
 @pytest.mark.parametrize("fault", ["channels last", "shuffled"])
 def test_images_in_another_order_are_not_taken(fault, monkeypatch):
     import pandas as pd

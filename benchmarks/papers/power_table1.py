@@ -25,11 +25,12 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from bench_power import STYLES, added_mib
+from bench_power import STYLES
 from bench_sketches import make
 from experiment import (
     Claim,
     Meter,
+    added_mib,
     devices_of,
     fullest,
     hardware,

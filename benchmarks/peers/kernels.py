@@ -22,12 +22,21 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
 
-from bench_exact_kernels import DEPTH, neural_tangents_kernel, neural_tangents_python
-from common import RESULTS
-from experiment import Meter, UnavailableError, dataset, main, markdown_table, mean_deviation, select
+import bench_exact_kernels
+from bench_exact_kernels import DEPTH, neural_tangents_kernel, python_of
+from experiment import (
+    Meter,
+    UnavailableError,
+    dataset,
+    load_runs,
+    main,
+    markdown_table,
+    mean_deviation,
+    methods_of,
+    select,
+)
 
 TITLE = "Exact kernels: time, memory and error beside neural-tangents"
-MATRICES = RESULTS / "exact_kernels.json"
 ALPHAS = tuple(10.0**k for k in range(-3, 4))
 SEEDS = 3
 LABELS = {
@@ -48,11 +57,7 @@ def measure(library, rows, seed):
         np.savez(Path(folder) / "rows.npz", **parts)
         if library == "ntkit":
             return _process(sys.executable, "ntkit", folder)
-        try:
-            python = neural_tangents_python()
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise UnavailableError(f"no environment for neural-tangents: {error}") from error
-        first = _process(python, "matrices", folder)
+        first = _process(python_of("neural-tangents"), "matrices", folder)
         second = _process(sys.executable, "solve", folder)
     found = {key: first[key] + second[key] for key in ("fit_seconds", "predict_seconds")}
     return second | found | {"peak_mib": max(first["peak_mib"], second["peak_mib"])}
@@ -143,24 +148,23 @@ def report(runs):
 def matrix_table():
     """What bench_exact_kernels.py has measured."""
     head = "### Kernel matrices"
-    if not MATRICES.exists():
-        return f"{head}\n\nNot measured: bench_exact_kernels.py makes {MATRICES.name}."
-    found = json.loads(MATRICES.read_text())
-    rows = []
-    for task in found["rows"]:
-        for name in ("neural-tangents", "ntkit"):
-            mine = task[name]
-            label = f"• {name}" if name == "ntkit" else name
-            numbers = f"{mine['median_seconds']:.3f}", f"{mine['peak_mib']:.0f}", f"{mine['error']:.0e}"
-            rows.append((task["task"], label, *numbers))
-    fastest = max(t["neural-tangents"]["median_seconds"] / t["ntkit"]["median_seconds"] for t in found["rows"])
-    least = min(t["neural-tangents"]["median_seconds"] / t["ntkit"]["median_seconds"] for t in found["rows"])
+    runs = select(load_runs(bench_exact_kernels), device="cpu")
+    if not runs:
+        return f"{head}\n\nNot measured: bench_exact_kernels.py does."
+    labels = {"ntkit": "• ntkit"}
+    rows = [
+        (row["task"], labels.get(row["method"], row["method"]), f"{row['seconds']:.3f}", f"{row['peak_mib']:.0f}",
+         f"{row['error']:.0e}")
+        for row in methods_of(runs)
+    ]  # fmt: skip
+    cores = runs[0]["hardware"].partition(" of ")[0]
+    gains = [run["methods"]["neural-tangents"]["seconds"] / run["methods"]["ntkit"]["seconds"] for run in runs]
     return (
-        f"{head}\n\nfloat32, {found['versions']['cores']} cores; the libraries take turns, medians are shown. Memory "
+        f"{head}\n\nfloat32, {cores}; the libraries take turns, medians are shown. Memory "
         "is the peak of the whole process. Errors are the largest of 200 × 200 entries (2 × 2 images) against float64, "
         "relative to √(K(x, x) K(y, y)).\n\n"
         + markdown_table(("matrix", "library", "seconds", "memory, MiB", "error"), rows)
-        + f"\n\nntkit is {least:.1f} to {fastest:.0f} times as fast."
+        + f"\n\nntkit is {min(gains):.1f} to {max(gains):.0f} times as fast."
     )
 
 

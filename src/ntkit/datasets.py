@@ -1,7 +1,8 @@
 """Real data sets by name: from files if there are any, else as scikit-learn can get them.
 
 Each data set is one or a few ``.npz`` files, looked for in `data_home` and in the folder that the environment variable
-``NTKIT_DATA`` names. Some can also be downloaded, by scikit-learn; of others the file of the UCI archive is read.
+``NTKIT_DATA`` names. Some can also be downloaded, by scikit-learn; of others the file of the UCI archive is read. The
+rest cannot be had through ntkit: the error says where the original is, and which arrays to save.
 """
 
 from __future__ import annotations
@@ -96,35 +97,41 @@ def dataset_names() -> tuple[str, ...]:
 def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) -> Dataset:
     """Load a real data set.
 
-    ==================  ==============  ===============  ==========================================================
-    name                task            rows × columns   what
-    ==================  ==============  ===============  ==========================================================
-    abalone             regression      4177 × 10        rings of abalones; sex one-hot
-    airtemp             regression      126144 × 4       monthly air temperature (°C): point of the sphere, month
-    california_housing  regression      20640 × 8        house values in 100 000 USD, 1990 census
-    cifar10             classification  50000 + 10000    images 32 × 32 × 3
-    connect4            classification  67557 × 126      positions of Connect-4, one-hot; 0 draw, 1 loss, 2 win
-    ct_slices           regression      53500 × 384      place of CT slices along the body, by their histograms
-    digits              classification  1797 × 64        scikit-learn's small digits, 8 × 8, flat
-    elevation           regression      583200 × 3       height or depth (m) at points of the sphere
-    magic04             classification  19020 × 10       gamma telescope; 0 gamma, 1 hadron
-    mnist               classification  60000 + 10000    images 28 × 28 × 1
-    mushroom            classification  8124 × 117       mushrooms, one-hot; 0 edible, 1 poisonous
-    pendigits           classification  7494 + 3498      digits by 8 pen points
-    protein             regression      45730 × 9        CASP: error (RMSD, Ångström) of predicted structures
-    shuttle             classification  43500 + 14500    Statlog shuttle, classes 1 to 7
-    workloads           regression      ≤ 200000 × 6     range queries of crimes: average by place, count and sum
-    year                regression      463715 + 51630   YearPredictionMSD: year of songs from 90 timbres
-    year_subset         regression      5000 + 2000      a random part of YearPredictionMSD: year from 90 timbres
-    ==================  ==============  ===============  ==========================================================
+    ==================  ==============  ==============  ========  =====================================================
+    name                task            rows × columns  from      what
+    ==================  ==============  ==============  ========  =====================================================
+    abalone             regression      4177 × 10       download  rings of abalones; sex one-hot
+    airtemp             regression      126144 × 4      own file  monthly air temperature (°C): point of sphere, month
+    california_housing  regression      20640 × 8       download  house values in 100 000 USD, 1990 census
+    cifar10             classification  50000 + 10000   download  images 32 × 32 × 3
+    connect4            classification  67557 × 126     own file  positions of Connect-4, one-hot; draw, loss, win
+    ct_slices           regression      53500 × 384     UCI file  place of CT slices along the body, by histograms
+    digits              classification  1797 × 64       bundled   scikit-learn's small digits, 8 × 8, flat
+    elevation           regression      583200 × 3      own file  height or depth (m) at points of the sphere
+    magic04             classification  19020 × 10      download  gamma telescope; 0 gamma, 1 hadron
+    mnist               classification  60000 + 10000   download  images 28 × 28 × 1
+    mushroom            classification  8124 × 117      download  mushrooms, one-hot; 0 edible, 1 poisonous
+    pendigits           classification  7494 + 3498     own file  digits by 8 pen points
+    protein             regression      45730 × 9       UCI file  CASP: error (RMSD, Å) of predicted structures
+    shuttle             classification  43500 + 14500   own file  Statlog shuttle, classes 1 to 7
+    workloads           regression      ≤ 200000 × 6    UCI file  range queries of crimes: average by place, count, sum
+    year                regression      463715 + 51630  UCI file  YearPredictionMSD: year of songs from 90 timbres
+    year_subset         regression      5000 + 2000     own file  a random part of YearPredictionMSD
+    ==================  ==============  ==============  ========  =====================================================
+
+    "bundled": comes with scikit-learn. "download": scikit-learn downloads it. "UCI file": bring the file of the UCI
+    archive as it is. "own file": bring an ``.npz`` file that you make from the original; the error of a data set that
+    is not there says where the original is and which arrays the file must have. connect4 has the classes 0 draw, 1 loss
+    and 2 win of the first player.
 
     Points of the sphere are unit vectors (cos φ cos λ, cos φ sin λ, sin φ) of the cells of a grid of latitudes φ and
     longitudes λ, which crowd at the poles: for a uniform sample draw rows with probability ∝ cos φ = √(x² + y²).
 
-    Three are read as the UCI archive has them, plain or zipped: ct_slices from slice_localization_data.csv, without the
-    number of the patient; workloads from Range-Queries-Aggregates.csv, where avg is the target, rows without one are
-    dropped and of equal rows the first is kept; year from YearPredictionMSD.txt, whose last 51630 rows are the test
-    part. A file of the same name with .npz, arrays as a :class:`Dataset` has, comes first.
+    Four are read as the UCI archive has them, plain or zipped: ct_slices from slice_localization_data.csv, without the
+    number of the patient; protein from CASP.csv; workloads from Range-Queries-Aggregates.csv, where avg is the target,
+    rows without one are dropped and of equal rows the first is kept; year from YearPredictionMSD.txt, whose last 51630
+    rows are the test part. An ``.npz`` file (uci_protein.npz, else of the same name), arrays as a :class:`Dataset` has,
+    comes first.
 
     Parameters
     ----------
@@ -174,19 +181,24 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
 
 
 def _missing(name: str, source: _Source, folders: Sequence[Path], error: Exception | None = None) -> str:
-    files = ", ".join(source.files)
-    places = " and in ".join(str(folder) for folder in folders) or "no folder, as none was given"
-    failed = f" Downloading it failed, too ({type(error).__name__}: {error})." if error else ""
-    if source.table is not None:
-        return (
-            f"The data set {name!r} was not found: looked for {files}, {source.table.file} and, with it inside, "
-            f"{' and '.join(source.table.archives)} in {places}. Get it from {source.table.page}, put it into a folder "
-            "as it is, and name the folder by data_home=… or the environment variable NTKIT_DATA."
+    looked_for, table, origin = ", ".join(source.files), source.table, _ORIGINS.get(name)
+    files = "the files"
+    if table is not None:
+        looked_for += f", {table.file} and, with it inside, {' and '.join(table.archives)}"
+        remedy = f"It cannot be downloaded from here. Get it from {table.page}"
+        files = "the file as it is"
+    elif origin is not None:
+        remedy = (
+            f"It cannot be downloaded from here. Get {origin.files} from {origin.page}, and save {source.files[0]} by "
+            f"numpy.savez with {origin.arrays}"
         )
+        files = "that file"
+    else:
+        remedy = f"Downloading it failed, too ({type(error).__name__}: {error}). Try again with access to the internet"
+    places = " and in ".join(str(folder) for folder in folders) or "no folder, as none was given"
     return (
-        f"The data set {name!r} was not found: looked for {files} in {places}.{failed} Put the files into a "
-        "folder, and name it by data_home=… or the environment variable NTKIT_DATA"
-        + (", or try again with a connection to the internet." if error else "; it cannot be downloaded.")
+        f"The data set {name!r} was not found: looked for {looked_for} in {places}. {remedy}. Put {files} into a "
+        "folder, and name it by data_home=… or the environment variable NTKIT_DATA."
     )
 
 
@@ -314,6 +326,10 @@ def _workloads(rows: np.ndarray) -> Arrays:
     return {"X": rows[:, :-1].astype(np.float32), "y": rows[:, -1]}
 
 
+def _proteins(rows: np.ndarray) -> Arrays:
+    return {"X": rows[:, 1:].astype(np.float32), "y": rows[:, 0]}
+
+
 def _years(rows: np.ndarray) -> Arrays:
     X, y = rows[:, 1:].astype(np.float32), rows[:, 0]
     n = 463715  # no artist of the rows after these is among them
@@ -412,6 +428,15 @@ class _Table:
 
 
 @dataclass(frozen=True)
+class _Origin:
+    """Where a data set that ntkit cannot get comes from, and what its ``.npz`` file must have."""
+
+    page: str
+    files: str
+    arrays: str
+
+
+@dataclass(frozen=True)
 class _Source:
     """Files of a data set, what they mean, and where else it can be had."""
 
@@ -439,6 +464,15 @@ _CT_SLICES = _Table(
     arrange=_slices,
     n_rows=53500,
 )
+_PROTEIN = _Table(
+    "CASP.csv",
+    ("physicochemical+properties+of+protein+tertiary+structure.zip",),
+    "https://archive.ics.uci.edu/dataset/265",
+    n_columns=10,
+    header=True,
+    arrange=_proteins,
+    n_rows=45730,
+)
 _WORKLOADS = _Table(
     "Range-Queries-Aggregates.csv",
     ("datasets.zip", "query+analytics+workloads+dataset.zip"),
@@ -457,6 +491,40 @@ _YEAR = _Table(
     arrange=_years,
     n_rows=463715 + 51630,
 )
+_ORIGINS = {
+    "airtemp": _Origin(
+        "https://psl.noaa.gov/data/gridded/data.ncep.reanalysis.html",
+        "the monthly long-term means 1981-2010 of near-surface (sigma 0.995) air temperature",
+        "lat (73,), ascending, and lon (144,) in degrees, month (12,), 1 to 12, and value (12, 73, 144) in °C",
+    ),
+    "connect4": _Origin(
+        "https://archive.ics.uci.edu/dataset/26",
+        "connect-4.data",
+        "X (67557, 42): 0 for b, 1 for o, 2 for x, and y (67557,): 0 draw, 1 loss, 2 win",
+    ),
+    "elevation": _Origin(
+        "https://github.com/matplotlib/basemap (doc/examples)",
+        "etopo20data.gz, etopo20lats.gz and etopo20lons.gz",
+        "lat (540,) and lon (1080,) in degrees, and value (540, 1080) in m, without the last column, which repeats the "
+        "first",
+    ),
+    "pendigits": _Origin(
+        "https://archive.ics.uci.edu/dataset/81",
+        "pendigits.tra and pendigits.tes",
+        "X_train (7494, 16), y_train, X_test (3498, 16) and y_test; the digit is the last column",
+    ),
+    "shuttle": _Origin(
+        "https://archive.ics.uci.edu/dataset/148",
+        "shuttle.trn and shuttle.tst",
+        "X_train (43500, 9), y_train, X_test (14500, 9) and y_test; the class, 1 to 7, is the last column",
+    ),
+    "year_subset": _Origin(
+        "https://archive.ics.uci.edu/dataset/203",
+        "YearPredictionMSD.txt",
+        "X_train (5000, 90), y_train, X_test (2000, 90) and y_test, drawn at random from its first 463715 rows; the "
+        "year is the first column (which rows our results used is not known; the data set 'year' has all of them)",
+    ),
+}
 _SOURCES = {
     "abalone": _Source(("uci_abalone.npz",), "regression", "rings", _ABALONE, fetch=_fetch_abalone),
     "airtemp": _Source(
@@ -485,7 +553,7 @@ _SOURCES = {
     "mnist": _Source(("mnist.npz",), "classification", "digit", None, _add_channel, _fetch_mnist),
     "mushroom": _Source(("uci_mushroom.npz",), "classification", "poisonous", fetch=_fetch_mushroom),
     "pendigits": _Source(("uci_pendigits.npz",), "classification", "digit", _numbered("x", "y", count=8)),
-    "protein": _Source(("uci_protein.npz",), "regression", "RMSD", _numbered("F", count=9)),
+    "protein": _Source(("uci_protein.npz",), "regression", "RMSD", _numbered("F", count=9), table=_PROTEIN),
     "shuttle": _Source(("uci_shuttle.npz",), "classification", "class", _numbered("A", count=9)),
     "workloads": _Source(
         ("Range-Queries-Aggregates.npz",),
