@@ -88,7 +88,7 @@ html_theme_options = {
     "pygments_light_style": "default",
     "pygments_dark_style": "github-dark",
 }
-html_sidebars = {name: [] for name in ("index", "install", "which-map", "changelog", "contributing")}
+html_sidebars = {name: [] for name in ("index", "install", "which-map", "promises", "changelog", "contributing")}
 
 SITE_PAGES = {"CHANGELOG.md": "changelog", "CONTRIBUTING.md": "contributing"}
 

@@ -44,7 +44,7 @@ def is_dask(x: object) -> bool:
 
 def is_array(x: object) -> bool:
     """Whether `x` is an array of some array library (lists, data frames and sparse rows are not)."""
-    return bool(compat.is_array_api_obj(x)) and not is_sparse(x)
+    return bool(compat.is_array_api_obj(x)) and not is_sparse(x) and not isinstance(x, type)
 
 
 def has_triton(x: object) -> bool:
@@ -103,8 +103,31 @@ def like(values: np.ndarray, x: Array) -> Array:
 
 
 def to_numpy(x: Any) -> Any:
-    """Tensors as NumPy arrays; all else as it is."""
-    return x.detach().cpu().numpy() if is_torch(x) else x
+    """Tensors as NumPy arrays (those of bfloat16, which NumPy lacks, as float32); all else as it is."""
+    if not is_torch(x):
+        return x
+    x = x.detach().cpu()
+    return (x.float() if str(x.dtype) == "torch.bfloat16" else x.resolve_neg()).numpy()
+
+
+def all_finite(x: Array) -> bool:
+    """Whether all entries, of sparse rows those that are stored, are finite."""
+    x = x.data if is_sparse(x) else x
+    xp: Any = namespace(x)
+    if not xp.isdtype(x.dtype, "real floating"):
+        return True
+    # One reduction: any NaN or infinity survives the sum; a finite overflow is settled by the second.
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(xp.isfinite(xp.sum(x))) or bool(xp.all(xp.isfinite(x)))
+
+
+def largest(x: Array) -> float:
+    """Largest size of an entry, 0 if there is none."""
+    x = x.data if is_sparse(x) else x.detach() if is_torch(x) else x
+    xp: Any = namespace(x)
+    if 0 in x.shape or xp.isdtype(x.dtype, "bool"):
+        return float(0 not in x.shape)
+    return max(float(xp.max(x)), -float(xp.min(x)))
 
 
 def constant(values: np.ndarray, x: Array) -> Array:

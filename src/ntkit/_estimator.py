@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+from sklearn import get_config
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._validation import check_data
+from ntkit._validation import check_data, refuse_complex
 
 
 class AllOrNothing:
@@ -41,15 +42,31 @@ class OfRows:
             from ntkit.distributed import first_rows
 
             X = first_rows(X)
-        if not _array.is_torch(X):
-            return validate_data(self, X, reset=reset, accept_sparse="csr", dtype=[np.float64, np.float32])
-        X = check_data(X, "X", type(self).__name__)
-        if reset:
-            self.n_features_in_ = int(X.shape[1])
-            self.__dict__.pop("feature_names_in_", None)
-        elif X.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"X has {X.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
-                "as input."
-            )
+        return as_floating(check_rows(self, X, reset=reset, sparse=True))
+
+
+def check_rows(
+    estimator: Any, X: Any, *, reset: bool, ndims: Sequence[int] = (2,), sparse: bool = False, missing: bool = False
+) -> Array:
+    """The one check of rows of all estimators: numbers, shape, and the number and names of columns.
+
+    A fit (`reset`) sets ``n_features_in_`` and ``feature_names_in_``, later calls are compared with them. See
+    :func:`check_data` for what is returned; arrays of other libraries than torch come back as NumPy arrays.
+    """
+    name = type(estimator).__name__
+    refuse_complex(X, "X", name)
+    rows = check_data(X, "X", name, ndims=ndims, sparse=sparse, missing=missing)
+    if not (_array.is_torch(rows) or _array.is_sparse(rows) or get_config()["array_api_dispatch"]):
+        rows = np.asarray(rows)
+    if rows.ndim == 2:
+        validate_data(estimator, X if hasattr(X, "columns") else rows, reset=reset, skip_check_array=True)
+    elif reset:
+        estimator.__dict__.pop("feature_names_in_", None)
+    return rows
+
+
+def as_floating(X: Array) -> Array:
+    """NumPy arrays and CSR rows as float32 or float64; tensors as they are."""
+    if _array.is_torch(X) or X.dtype in (np.float32, np.float64):
         return X
+    return X.astype(np.float64) if _array.is_sparse(X) or _array.is_numpy(X) else X

@@ -6,20 +6,29 @@ and the arrays. So arrays are written from where they are, without a copy of all
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 _KEY = "ntkit"
 _LARGEST_METADATA = 2**26  # characters
 _OBJECT_BYTES = 32  # of Python objects for a character of JSON, at most: an empty list has three, with its comma
+_ABANDONED = 3600  # seconds after which a temporary is nobody's, where files cannot be locked
 DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
@@ -34,7 +43,7 @@ def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata:
     """Write arrays and JSON data. The file appears complete, or the one before it stays.
 
     A file that is replaced keeps its mode, and a symbolic link stays one: what it points to is replaced. A process that
-    is killed leaves a hidden file that ends in ``.tmp`` and that :func:`read` refuses.
+    is killed leaves a hidden file that ends in ``.tmp``; the next one that writes to the same path removes it.
 
     Examples
     --------
@@ -63,22 +72,98 @@ def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata:
         }  # fmt: skip
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)
-    path = Path(os.path.realpath(path))
-    temporary = path.with_name(f".{path.name[:100]}.{secrets.token_hex(4)}.tmp")
-    number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    with replacing(path) as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        for name in names:
+            file.write(_bytes(arrays[name]))
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Raise an OSError that names the path unless a file can be made there; what is there stays as it is."""
+    with suppress(_NothingWrittenError), replacing(path):
+        raise _NothingWrittenError
+
+
+class _NothingWrittenError(Exception):
+    """Nothing was to be written."""
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A new file that takes the place of `path` when it is complete; errors name `path` and leave the old file there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp()) / "x"
+    >>> with replacing(path) as file:
+    ...     _ = file.write(b"content")
+    >>> path.read_bytes()
+    b'content'
+    """
+    target = Path(os.path.realpath(path))
     try:
-        with open(number, "wb") as file:
-            file.write(len(head).to_bytes(8, "little") + head)
-            for name in names:
-                file.write(_bytes(arrays[name]))
-            file.flush()
-            os.fsync(file.fileno())
-        if path.exists():
-            os.chmod(temporary, path.stat().st_mode & 0o7777)
-        os.replace(temporary, path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        if target.is_dir():
+            raise OSError(errno.EISDIR, "it is a folder")
+        if target.exists() and not target.is_file():
+            raise OSError(errno.EINVAL, "it is a device or the like")
+        remove_abandoned(target)
+        temporary, file = _open_temporary(target)
+        try:
+            with file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+                if target.exists():
+                    os.chmod(temporary, target.stat().st_mode & 0o7777)
+                if fcntl is None:  # Windows renames no open files; elsewhere they must stay locked until then
+                    file.close()
+                os.replace(temporary, target)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise OSError(error.errno, f"'{path}' cannot be written: {error.strerror or error}") from error
+
+
+def _open_temporary(target: Path) -> tuple[Path, BinaryIO]:
+    """A new file for the content of `target`, locked as long as it is open."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    mode = 0o600 if target.exists() else 0o666  # who may not read the old file may not read this one either
+    while True:
+        temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
+        number = os.open(temporary, flags, mode)
+        if fcntl is not None:
+            with suppress(OSError):  # file systems without locks: then nobody gets one, and nobody removes it
+                fcntl.flock(number, fcntl.LOCK_EX)
+        if os.fstat(number).st_nlink:  # otherwise another process has locked and removed it before we could
+            return temporary, open(number, "wb")
+        os.close(number)
+
+
+def remove_abandoned(path: str | os.PathLike[str]) -> None:
+    """Remove what killed processes have left of files that were to be `path`; not what others are writing."""
+    target = Path(os.path.realpath(path))
+    name = re.compile(re.escape(f".{target.name[:100]}.") + r"[0-9a-f]{8}\.tmp")
+    with suppress(OSError), os.scandir(target.parent) as entries:
+        for entry in entries:
+            if name.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                with suppress(OSError):  # someone else's, or locked
+                    _remove_unlocked(entry.path)
+
+
+def _remove_unlocked(temporary: str) -> None:
+    """Remove a file if nobody has locked it: the locks of a process end with it."""
+    if fcntl is None:
+        if time.time() - os.stat(temporary).st_mtime > _ABANDONED:
+            os.unlink(temporary)
+        return
+    number = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(temporary)
+    finally:
+        os.close(number)
 
 
 def read_header(

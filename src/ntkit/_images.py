@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._estimator import OfRows
+from ntkit._estimator import OfRows, check_rows
 from ntkit._state import Integer, Many
-from ntkit._validation import check_data, check_int, message
+from ntkit._validation import check_int, message
 
 Shape: TypeAlias = tuple[int, ...]
 IMAGES = {"image_shape_": Many(Integer(1), 3)}
@@ -55,9 +55,7 @@ def check_images(estimator: Any, X: Any, image_shape: Any, *, reset: bool, flat:
     if not reset:
         check_is_fitted(estimator)
     given = check_image_shape(image_shape, name)
-    if not _array.is_torch(X) and getattr(X, "ndim", 2) <= 2:
-        X = validate_data(estimator, X, reset=reset, dtype="numeric")
-    X = check_data(X, "X", name, ndims=(2, 4))
+    X = check_rows(estimator, X, reset=reset, ndims=(2, 4))
     n_features = int(np.prod(X.shape[1:]))
     if X.ndim == 4:
         shape = tuple(int(s) for s in X.shape[1:])
@@ -72,14 +70,8 @@ def check_images(estimator: Any, X: Any, image_shape: Any, *, reset: bool, flat:
             raise ValueError(message(name, "X", rule, X, "Give image_shape=(height, width, channels)."))
     if reset:
         estimator.image_shape_, estimator.n_features_in_ = shape, n_features
-        if X.ndim == 4 or _array.is_torch(X):
-            estimator.__dict__.pop("feature_names_in_", None)
         return _array.namespace(X).reshape(X, (-1, *shape))
     fitted = estimator.image_shape_
-    if X.ndim == 2 and n_features != estimator.n_features_in_:
-        raise ValueError(
-            f"X has {n_features} features, but {name} is expecting {estimator.n_features_in_} features as input."
-        )
     if X.ndim == 4 and shape != fitted:
         raise ValueError(f"X has images of shape {shape}, but {name} is expecting images of shape {fitted} as input.")
     return _array.namespace(X).reshape(X, (-1, *fitted))

@@ -402,9 +402,10 @@ def _checked(obj: Declared, values: dict[str, Any], where: str) -> dict[str, Any
 
 
 class MemoryLimitError(ValueError):
-    """A file that needs more memory than it may have."""
+    """A file that needs more memory or time than it may have."""
 
 
+BYTES_PER_SECOND = 2**27  # of a limit: what takes long counts as the memory that one core could fill meanwhile
 _left: ContextVar[list[int] | None] = ContextVar("memory left", default=None)
 
 
@@ -424,11 +425,12 @@ def memory_left() -> int:
     return 2**62 if left is None else left[0]
 
 
-def reserve(n_bytes: int, what: str) -> None:
-    """Say that some memory is about to be used; raises if a file is being loaded and it may not have so much."""
+def reserve(n_bytes: int, what: str, *, seconds: float = 0.0) -> None:
+    """Say what is about to be used: memory, time of a core. Raises if a file is being loaded and may not have it."""
     left = _left.get()
     if left is None:
         return
-    if n_bytes > left[0]:
-        raise MemoryLimitError(f"{what} would take about {float(n_bytes):.1e} bytes, where {left[0]:.1e} are left")
-    left[0] -= int(n_bytes)
+    for cost, unit in ((int(n_bytes), "bytes"), (int(seconds * BYTES_PER_SECOND), "bytes' worth of time")):
+        if cost > left[0]:
+            raise MemoryLimitError(f"{what} would take about {float(cost):.1e} {unit}, where {left[0]:.1e} are left")
+        left[0] -= cost

@@ -21,6 +21,8 @@ def describe(value: object) -> str:
     """Short text for a value in an error message."""
     if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type):
         return f"{type(value).__name__} of shape {tuple(value.shape)} and dtype {value.dtype}"
+    if hasattr(value, "iloc") and hasattr(value, "shape") and not isinstance(value, type):
+        return f"{type(value).__name__} of shape {value.shape}"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
 
@@ -38,6 +40,8 @@ def check_int(value: object, name: str, owner: str, *, minimum: int | None = Non
         rule = f"an int from {minimum} to {maximum}"
     elif minimum is not None:
         rule = f"an int ≥ {minimum}"
+    elif maximum is not None:
+        rule = f"an int ≤ {maximum}"
     if isinstance(value, bool | np.bool_) or not isinstance(value, Integral):
         raise TypeError(message(owner, name, rule, value))
     number = int(value)
@@ -87,23 +91,56 @@ def check_choice(value: Any, name: str, owner: str, choices: Collection[str]) ->
     return value
 
 
-def check_data(X: Any, name: str, owner: str, *, ndims: Sequence[int] = (2,), sparse: bool = False) -> Array:
+def check_data(
+    X: Any, name: str, owner: str, *, ndims: Sequence[int] = (2,), sparse: bool = False, missing: bool = False
+) -> Array:
     """Return `X` as a finite real array of an allowed rank; torch tensors and CSR stay what they are.
 
-    Dense arrays keep their dtype, whole numbers too (their kernels are float64); CSR rows become floating.
+    With `missing` NaN stands for a missing number and is allowed. Dense arrays keep their dtype, whole numbers too
+    (their kernels are float64); CSR rows become floating.
     """
     X = real_array(X, name, owner, sparse=sparse)
     if X.ndim not in ndims:
         raise ValueError(_rank_message(X, name, owner, ndims))
     if 0 in X.shape:
-        raise ValueError(message(owner, name, "non-empty, with at least one row and one feature", X))
-    _check_finite(X, name, owner)
+        what = "sample" if X.shape[0] == 0 else "feature"
+        found = f"Found 0 {what}(s) (shape={tuple(X.shape)}) while a minimum of 1 is required."
+        raise ValueError(message(owner, name, "non-empty, with at least one row and one feature", X, found))
+    _check_finite(X, name, owner, missing=missing)
     return X
 
 
 def real_array(X: Any, name: str, owner: str, *, sparse: bool = False, canonical: bool = True) -> Array:
     """Return `X` as an array of real numbers, of any rank; sparse rows as CSR, without duplicates if `canonical`."""
     return _as_real(_as_array(X, name, owner, sparse=sparse, canonical=canonical), name, owner)
+
+
+def refuse_lossy(X: Any, name: str, owner: str) -> None:
+    """Raise for arrays that would become others without a word: masked ones, dates, tensors without plain numbers."""
+    rows = X if isinstance(X, list | tuple) else [X]
+    if any(isinstance(row, np.ma.MaskedArray) and np.ma.is_masked(row) for row in rows):
+        remedy = f"Fill or impute them: {name}.filled(0) or sklearn.impute.SimpleImputer."
+        raise ValueError(message(owner, name, "free of masked entries", X, remedy))
+    if _array.is_numpy(X) and X.dtype.kind in "mM":
+        raise TypeError(message(owner, name, "an array of real numbers", X, _DATES))
+    if _array.is_torch(X):
+        for found, kind, remedy in (
+            (X.is_nested, "nested", "Pad it: torch.nested.to_padded_tensor."),
+            (str(X.layout) != "torch.strided", "sparse", "Call .to_dense() on it."),
+            (X.is_quantized, "quantized", "Call .dequantize() on it."),
+            (X.device.type == "meta", "meta", "It has no numbers; make it on another device."),
+        ):
+            if found:
+                raise TypeError(
+                    f"The '{name}' parameter of {owner} must be a dense tensor with numbers. Got a {kind} tensor of "
+                    f"dtype {X.dtype} instead. {remedy}"
+                )
+
+
+def refuse_complex(X: Any, name: str, owner: str) -> None:
+    """Raise for complex numbers, a ValueError as in scikit-learn's estimators."""
+    if getattr(getattr(X, "dtype", None), "kind", "") == "c":
+        raise ValueError(message(owner, name, "an array of real numbers", X, COMPLEX))
 
 
 def check_same_kind(X: Array, Y: Array, owner: str) -> None:
@@ -130,77 +167,142 @@ def check_same_library(X: Array, Y: Array, owner: str, names: str = "X and Y") -
         )
 
 
+COMPLEX = "Complex data not supported: take the real part, or both parts as columns."
+_DATES = "Convert dates and times, for example to days: (dates - start) / np.timedelta64(1, 'D')."
+_TEXT = "Encode categories and strings as numbers."
+_NOT_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)  # though float() takes some of them
+
+
 def _as_array(X: Any, name: str, owner: str, *, sparse: bool, canonical: bool) -> Array:
     if X is None:  # NumPy would make it a NaN
         raise TypeError(message(owner, name, "an array of real numbers", X))
     if _array.is_sparse(X):
         if not sparse:
-            raise TypeError(message(owner, name, "a dense array", X, "Call .toarray() on it if it fits in memory."))
+            raise TypeError(
+                message(
+                    owner, name, "a dense array, not a sparse one", X, "Call .toarray() on it if it fits in memory."
+                )
+            )
         rows = X.tocsr()
         if canonical and not rows.has_canonical_format:
             rows = rows.copy() if rows is X else rows  # never sum duplicates in the caller's array
             rows.sum_duplicates()
         return rows
+    refuse_lossy(X, name, owner)
+    if _array.is_dask(X):
+        raise TypeError(message(owner, name, "an array in memory", X, "Call .compute() on it."))
     if isinstance(X, np.ma.MaskedArray):
-        if np.ma.is_masked(X):
-            remedy = "Fill or impute them: X.filled(0) or sklearn.impute.SimpleImputer."
-            raise ValueError(message(owner, name, "free of masked entries", X, remedy))
         return X.data
-    if _array.is_torch(X) and str(X.layout) != "torch.strided":
-        raise TypeError(message(owner, name, "a dense tensor", X, "Call .to_dense() on it."))
     if isinstance(X, np.matrix):
         return np.asarray(X)
     if _array.is_array(X):
         return X
+    if hasattr(X, "iloc") and getattr(X, "ndim", 0) == 2:
+        return _frame_values(X, name, owner)
     try:
         return np.asarray(X)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(message(owner, name, "an array with rows of equal length", X)) from error
 
 
+def _frame_values(frame: Any, name: str, owner: str) -> np.ndarray:
+    """Values of a data frame of numbers; NaN where one is missing."""
+    if all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in frame.dtypes):
+        return frame.to_numpy() if len(frame.columns) else np.empty((len(frame), 0))
+    columns = []
+    for i, (label, dtype) in enumerate(frame.dtypes.items()):
+        column = frame.iloc[:, i]
+        nullable = not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biuf"
+        values = column.to_numpy(dtype=np.float64, na_value=np.nan) if nullable else np.asarray(column)
+        try:
+            columns.append(_as_real(values, name, owner))
+        except (TypeError, ValueError) as error:
+            dates = getattr(dtype, "kind", "O") in "mM"
+            raise type(error)(
+                f"The column {label!r} of '{name}' must hold real numbers for {owner}. Got dtype {dtype} instead. "
+                + (_DATES if dates else f"{_TEXT} (See also ntkit.tables.TableEncoder.)")
+            ) from error
+    return np.column_stack(columns)
+
+
 def _as_real(X: Array, name: str, owner: str) -> Array:
-    if _array.is_sparse(X) or _array.is_numpy(X):
-        if X.dtype.kind == "f" and X.dtype.itemsize <= 8:
-            return X
-        if X.dtype.kind in "biuf":
-            return X.astype(np.float64) if _array.is_sparse(X) or X.dtype.kind == "f" else X
-        if X.dtype.kind == "O":
-            try:
-                return X.astype(np.float64)
-            except (TypeError, ValueError):
-                pass
-    else:
+    rule = "an array of real numbers"
+    if not (_array.is_sparse(X) or _array.is_numpy(X)):
         xp = _array.namespace(X)
         if xp.isdtype(X.dtype, ("bool", "integral", "real floating")):
             return X
-    raise TypeError(message(owner, name, "an array of real numbers", X, "Encode categories and text as numbers."))
+        kind = "c" if xp.isdtype(X.dtype, "complex floating") else "O"
+    else:
+        kind = X.dtype.kind
+        if kind == "f" and X.dtype.itemsize <= 8:
+            return X if X.dtype.isnative else X.astype(X.dtype.newbyteorder("="))
+        if kind in "biuf":
+            whole = kind != "f" and not _array.is_sparse(X) and X.dtype.isnative
+            with np.errstate(over="ignore"):  # of long doubles; infinity is found later
+                return X if whole else X.astype(np.float64)
+        if kind == "O":
+            return _real_objects(X, name, owner)
+    remedy = COMPLEX if kind == "c" else _DATES if kind in "mM" else _TEXT
+    raise TypeError(message(owner, name, rule, X, remedy))
+
+
+def _real_objects(X: np.ndarray, name: str, owner: str) -> np.ndarray:
+    """Objects as float64, NaN for None."""
+    rule = "an array of real numbers"
+    others = [x for x in X.flat if isinstance(x, _NOT_NUMBERS)]
+    if others:
+        other = next((x for x in others if not _is_numeral(x)), others[0])
+        raise TypeError(message(owner, name, f"{rule}, without entries such as {describe(other)}", X, _TEXT))
+    try:
+        return X.astype(np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
+        law = ValueError if isinstance(error, OverflowError) else TypeError
+        raise law(message(owner, name, rule, X, f"An entry is none: {error}.")) from error
+
+
+def _is_numeral(x: Any) -> bool:
+    """Whether a text is that of a number."""
+    try:
+        float(x)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _rank_message(X: Array, name: str, owner: str, ndims: Sequence[int]) -> str:
-    layouts = {2: "2-D (n_samples, n_features)", 4: "4-D (n_samples, height, width, channels)"}
+    layouts = {1: "1-D (n_samples,)", 2: "2-D (n_samples, n_features)", 4: "4-D (n_samples, height, width, channels)"}
     rule = " or ".join(layouts[n] for n in ndims)
     remedy = ""
     if X.ndim == 1 and 2 in ndims:
-        remedy = "Use X.reshape(-1, 1) for one feature or X.reshape(1, -1) for one row."
+        remedy = "Reshape your data: X.reshape(-1, 1) for one feature, X.reshape(1, -1) for one row."
     elif X.ndim == 3 and 4 in ndims:
         remedy = "Use X[..., None] for images of one channel or X[None] for one image."
     return message(owner, name, rule, X, remedy)
 
 
-def _check_finite(X: Array, name: str, owner: str) -> None:
+def _check_finite(X: Array, name: str, owner: str, *, missing: bool) -> None:
+    if _array.all_finite(X):
+        return
     values = X.data if _array.is_sparse(X) else X
     xp = _array.namespace(values)
-    if not xp.isdtype(values.dtype, "real floating"):
+    bad = xp.nonzero(xp.isinf(values) if missing else ~xp.isfinite(values))
+    if not bad[0].shape[0]:
         return
-    # One reduction: any NaN or infinity survives the sum; a finite overflow is settled by the mask below.
-    with np.errstate(over="ignore", invalid="ignore"):
-        if bool(xp.isfinite(xp.sum(values))) or bool(xp.all(xp.isfinite(values))):
-            return
-    bad = xp.nonzero(~xp.isfinite(values))
     where = "" if _array.is_sparse(X) else f" at index {tuple(int(i[0]) for i in bad)}"
     value = float(values[tuple(int(i[0]) for i in bad)])
     raise ValueError(
-        f"The '{name}' parameter of {owner} must be finite. Got {value}{where}, and "
-        f"{int(bad[0].shape[0])} such entries in all. Drop these rows or impute them "
+        f"The '{name}' parameter of {owner} must be finite. Got {value}{where}, and {int(bad[0].shape[0])} such "
+        f"entries in all. Input {name} contains {'' if missing else 'NaN or '}infinity: drop these rows or impute them "
         "(sklearn.impute.SimpleImputer)."
+    )
+
+
+def check_overflow(Z: Array, X: Array, owner: str, what: str = "features", of: str = "entries") -> None:
+    """Raise unless all numbers made of the rows X, or `of` their features, are finite: they are too large."""
+    if _array.all_finite(Z):
+        return
+    raise ValueError(
+        f"The 'X' parameter of {owner} must be of a size whose {what} are finite in {Z.dtype}. Got {of} up to "
+        f"{_array.largest(X):.3g} instead. Scale the columns first, with ArcsinhScaler or "
+        "sklearn.preprocessing.StandardScaler, and use float64."
     )

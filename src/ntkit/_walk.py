@@ -7,6 +7,7 @@ imported, called or followed as an index by compiled code.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import fields, is_dataclass
@@ -398,6 +399,9 @@ class Reader:
                     raise ValueError(f"{where} has the unknown attribute {describe(name)}")
             vars(model).update(values)
             _check_foreign(model, where)
+            n_jobs = parameters.get("n_jobs")
+            if isinstance(n_jobs, int) and n_jobs > (os.cpu_count() or 1):
+                model.set_params(n_jobs=-1)  # all cores: a file cannot start thousands of processes
         self.estimators.append(model)
         return model
 

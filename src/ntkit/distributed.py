@@ -1,13 +1,17 @@
 """Dask: rows are mapped and reduced to their statistics where they are. The only module that imports Dask.
 
 One round: every block of rows becomes statistics of a fixed size on a worker, these are added up in a tree, and the sum
-comes to the caller, who solves. A block that is lost with its worker is computed again.
+comes to the caller, who solves. Everything that workers hold is the result of a task, rows sent by the caller too, so
+that Dask computes again what is lost with a worker.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
+import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +34,9 @@ __all__ = ["first_rows", "map_rows"]
 
 _BLOCK_BYTES = 2**26  # of kernel values that a worker computes at a time, if they are not kept
 _SHARE = 0.5  # of the workers' memory that kernel values may take
+
+_PATIENCE = 60.0  # seconds without workers that end a computation, unless Dask's "no-workers-timeout" says otherwise
+_LOOK_EVERY = 1.0  # seconds between two looks at the workers
 
 _FAN_IN = 4  # statistics added up by one task
 _FEWEST_ROWS, _MOST_ROWS = 8192, 131072  # of a task: its result is as large as 2 m rows of float32 features
@@ -81,10 +88,11 @@ class _OfRows:
         self.function, self.empty = function, empty
         self.__name__ = getattr(function, "__name__", type(function).__name__)  # for Dask's keys
 
-    def __call__(self, rows: Any) -> Array:
+    def __call__(self, rows: Any, block_id: Any = None, partition_info: Any = None) -> Array:  # which, as Dask names it
         if not rows.shape[0]:
             return self.empty
-        values = self.function(rows)
+        with _errors_of(partition_info["number"] if partition_info else block_id[0]):
+            values = self.function(rows)
         return values.astype(self.empty.dtype, copy=False) if _array.is_numpy(values) else values
 
 
@@ -107,7 +115,7 @@ def first_rows(X: Any) -> Any:
     """
     blocks = _rows_together(X)
     for number in range(blocks.npartitions):
-        rows = (blocks.get_partition(number) if _is_frame(blocks) else blocks.blocks[number]).compute()
+        (rows,) = compute(blocks.partitions[number])
         if rows.shape[0]:
             return rows
     raise ValueError(f"A Dask collection without rows was given: {describe(X)}.")
@@ -121,10 +129,10 @@ def reduce_statistics(model: Any, X: Any, y: Any, sample_weight: Any) -> None:
     model._begin(source)
     worker = delayed(_Worker(model), pure=True)
     add = delayed(_add_up, pure=True)
-    tasks = [worker(*blocks, start) for *blocks, start in source.groups()]
+    tasks = [worker(*group) for group in source.groups()]
     while len(tasks) > 1:
         tasks = [add(tasks[i : i + _FAN_IN]) for i in range(0, len(tasks), _FAN_IN)]
-    total = tasks[0].compute()
+    (total,) = compute(tasks[0])
     model._statistics, model._targets = total.statistics, total.targets
 
 
@@ -148,16 +156,12 @@ class DaskSource(Source):
 
     def blocks(self, n_rows: int) -> Iterator[Block]:
         """Yield the blocks here, computed one at a time."""
-        from dask import compute
-
         for block in zip(self.X, self.y, self.weight, strict=True):
             X, y, weight = compute(*block)
             yield from as_arrays(X, y, weight, self.owner).blocks(n_rows)
 
     def first(self) -> Block:
         """The first rows."""
-        from dask import compute
-
         if self._first is None:
             for rows, weight in zip(self.X, self.weight, strict=True):
                 self._first = Block(*compute(rows, None, weight))
@@ -170,7 +174,7 @@ class DaskSource(Source):
 
     def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:
         """Fit a StandardScaler from moments of the blocks."""
-        from dask import compute, delayed
+        from dask import delayed
         from sklearn.preprocessing import StandardScaler
 
         if not isinstance(step, StandardScaler):
@@ -179,15 +183,15 @@ class DaskSource(Source):
                 "do not look at the data can. Fit it beforehand and pass it in sklearn.frozen.FrozenEstimator."
             )
         step.fit(before(self.first().X))  # checks, names and types
-        blocks = zip(self.X, self.weight, strict=True)
-        fitted = compute(*(delayed(_fit_scaler)(clone(step), before, *block, self.owner) for block in blocks))
+        blocks = enumerate(zip(self.X, self.weight, strict=True))
+        fitted = compute(*(delayed(_fit_scaler)(clone(step), before, *block, self.owner, i) for i, block in blocks))
         parts = [part for part in fitted if part is not None]
         if parts:  # else all weights are 0, which the model will say
             _combine_scalers(step, parts)
         return True
 
-    def groups(self) -> Iterator[tuple[list[Any], list[Any], list[Any], int]]:
-        """Neighbouring blocks that make enough rows for a task, and the number of the first row."""
+    def groups(self) -> Iterator[tuple[list[Any], list[Any], list[Any], int, int]]:
+        """Neighbouring blocks that make enough rows for a task, the number of the first row and of the first block."""
         chosen: list[int] = []
         start = rows = 0
         enough = _rows_per_task(self.n_rows or 0)
@@ -197,7 +201,8 @@ class DaskSource(Source):
             if rows >= enough or number == len(self.X) - 1:
                 # Without sizes every block gets row numbers of its own: the sample then depends on the blocks.
                 first = start if self.sizes else number << 40
-                yield [self.X[i] for i in chosen], [self.y[i] for i in chosen], [self.weight[i] for i in chosen], first
+                X, y, weight = ([values[i] for i in chosen] for values in (self.X, self.y, self.weight))
+                yield X, y, weight, first, chosen[0]
                 start, rows, chosen = start + rows, 0, []
 
     def _like_rows(self, values: Any, name: str, owner: str) -> list[Any]:
@@ -227,13 +232,10 @@ class DaskSource(Source):
 
 def _rows_per_task(n_rows: int) -> int:
     """Rows that make four tasks for every thread, within bounds."""
-    from distributed import get_client
-
-    try:
-        n_threads = sum(get_client().nthreads().values())
-    except ValueError:  # Dask's own threads, or none
-        n_threads = os.cpu_count() or 1
-    return min(max(n_rows // (4 * max(n_threads, 1)), _FEWEST_ROWS), _MOST_ROWS)
+    client = cluster()
+    workers = {} if client is None else _workers(client)
+    n_threads = sum(worker["nthreads"] for worker in workers.values()) or os.cpu_count() or 1
+    return min(max(n_rows // (4 * n_threads), _FEWEST_ROWS), _MOST_ROWS)
 
 
 @dataclass
@@ -252,14 +254,15 @@ class _Worker:
     def __init__(self, model: Any):
         self.model = model
 
-    def __call__(self, X: list[Any], y: list[Any], weight: list[Any], start: int) -> _Partial:
+    def __call__(self, X: list[Any], y: list[Any], weight: list[Any], start: int, number: int) -> _Partial:
         model = copy(self.model)
         empty = model._statistics
         model._statistics, model._targets = Statistics(empty.n_components, 0, empty.sample.size), type(model)._codec()
-        for block in zip(X, y, weight, strict=True):
-            source = as_arrays(*block, type(model).__name__)
-            for rows in source.blocks(model._block_rows(source)):
-                model._add(rows, start=start)
+        for i, block in enumerate(zip(X, y, weight, strict=True), number):
+            with _errors_of(i):
+                source = as_arrays(*block, type(model).__name__)
+                for rows in source.blocks(model._block_rows(source)):
+                    model._add(rows, start=start)
         return _Partial(model._statistics.finish(), model._targets)
 
 
@@ -276,12 +279,24 @@ def _add_up(parts: list[_Partial]) -> _Partial:
     return _Partial(total, targets)
 
 
-def _fit_scaler(step: Any, before: Callable[[Any], Any], rows: Any, weight: Any, owner: str) -> Any:
-    rows, weight = counted(rows, weight, owner)
-    if not rows.shape[0] or (weight is not None and not weight.any()):
-        return None
-    fit_weighted(step, before(rows), weight)
+def _fit_scaler(step: Any, before: Callable[[Any], Any], rows: Any, weight: Any, owner: str, number: int) -> Any:
+    with _errors_of(number):
+        rows, weight = counted(rows, weight, owner)
+        if not rows.shape[0] or (weight is not None and not weight.any()):
+            return None
+        fit_weighted(step, before(rows), weight)
     return step
+
+
+@contextmanager
+def _errors_of(number: int) -> Iterator[None]:
+    """Name the block of rows in errors about it."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        if type(error) in (TypeError, ValueError):  # others may not be made of a text
+            error.args = (f"Block {number} of the Dask collection (X.partitions[{number}]): {error}",)
+        raise
 
 
 def _combine_scalers(step: Any, parts: list[Any]) -> None:
@@ -303,13 +318,108 @@ def _combine_scalers(step: Any, parts: list[Any]) -> None:
 
 
 def cluster() -> Any:
-    """Client of the cluster that the caller is connected to, or None."""
-    from distributed import get_client
+    """Client of the cluster that Dask computes on, or None."""
+    from dask.base import get_scheduler
+    from distributed import Client
+
+    client = getattr(get_scheduler(), "__self__", None)
+    return client if isinstance(client, Client) else None
+
+
+def compute(*values: Any) -> tuple[Any, ...]:
+    """Compute Dask collections as `dask.compute` does, but without waiting for ever for workers; others stay."""
+    import dask
+
+    client = cluster()
+    if client is None:
+        return dask.compute(*values, traverse=False)
+    return tuple(_gather(client, lambda: client.compute(values)))
+
+
+def _gather(client: Any, submit: Callable[[], list[Any]]) -> list[Any]:
+    """Submit tasks and wait for their results. Where the cluster fails, the error says what to do."""
+    from distributed import CancelledError, KilledWorker
 
     try:
-        return get_client()
-    except ValueError:  # Dask's own threads
-        return None
+        with _out_of_the_pool():
+            return _wait(client, submit())
+    except Exception as error:
+        if client.status != "running":
+            text = (
+                "The Dask client was closed, or lost its scheduler, before all results were there. Connect a new "
+                "Client and call again."
+            )
+        elif isinstance(error, KilledWorker):
+            text = (
+                f"Dask gave up a task, as {error.allowed_failures + 1} workers died at it, perhaps for want of memory. "
+                "Use smaller chunks, fewer threads per worker, or a larger memory_limit; the workers' logs tell more."
+            )
+        elif isinstance(error, CancelledError):
+            text = (
+                f"Dask cancelled a task: {error} What client.scatter put on a worker is lost with it; make collections "
+                "from files or arrays (da.from_zarr, da.from_array), which Dask can load again."
+            )
+        else:
+            raise
+        raise RuntimeError(text) from error
+
+
+def _wait(client: Any, futures: list[Any]) -> list[Any]:
+    """Gather futures; raise if no workers run for some time."""
+    from dask import config
+    from dask.utils import parse_timedelta
+    from distributed import CancelledError
+
+    setting = "distributed.scheduler.no-workers-timeout"
+    patience = parse_timedelta(config.get(setting, None) or _PATIENCE)
+    seen = time.monotonic()
+    results = asyncio.run_coroutine_threadsafe(_gathered(client, futures), client.loop.asyncio_loop)
+    try:
+        while True:
+            try:
+                return results.result(_LOOK_EVERY)
+            except TimeoutError:
+                if results.done():
+                    return results.result()
+            if client.status != "running":
+                raise CancelledError("The client was closed.")
+            workers = _workers(client)
+            if any(worker["status"] == "running" for worker in workers.values()):
+                seen = time.monotonic()
+            elif time.monotonic() - seen > patience:
+                raise RuntimeError(
+                    f"The Dask cluster has no workers left that run: for {patience:g} s there were "
+                    f"{f'{len(workers)}, paused for want of memory' if workers else 'none'}. Start workers and call "
+                    "again (workers leave that lack ntkit or another module that a task needs); "
+                    f"dask.config.set({{'{setting}': '10 min'}}) waits longer for them."
+                )
+    finally:
+        results.cancel()
+
+
+def _workers(client: Any) -> dict[str, Any]:
+    """What the scheduler knows of its workers, by their addresses."""
+    return client.scheduler_info(n_workers=-1).get("workers", {})
+
+
+async def _gathered(client: Any, futures: list[Any]) -> list[Any]:
+    return await client.gather(futures, asynchronous=True)
+
+
+@contextmanager
+def _out_of_the_pool() -> Iterator[None]:
+    """Within a task of Dask, leave its thread to the tasks that it waits for."""
+    from distributed import rejoin, secede
+    from distributed.worker import thread_state
+
+    within = getattr(thread_state, "key", None) is not None
+    if within:
+        secede()
+    try:
+        yield
+    finally:
+        if within:
+            rejoin()
 
 
 class OfCluster(MatrixOfRows):
@@ -323,26 +433,52 @@ class OfCluster(MatrixOfRows):
         super().__init__(kernel, X, scale=scale)
         check_finite(self._diagonal()[:, None])
         self.client = client
-        limits = [worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
-        self._rows_there = client.scatter(self.X, broadcast=True, hash=False)
-        step = -(-self.n_rows // max(1, 2 * sum(client.nthreads().values())))
-        self._parts_there = [slice(i, min(i + step, self.n_rows)) for i in range(0, self.n_rows, step)]
+        self._rows_there: Any = None
         self._kept_there: list[Any] | None = None
-        if all(limits) and 8 * self.n_rows**2 <= _SHARE * sum(limits):
-            self._kept_there = [
-                client.submit(_kernel_rows, kernel, self._rows_there, part, pure=False) for part in self._parts_there
-            ]
 
     def _times(self, V: Array) -> Array:
-        sent = self.client.scatter(V, broadcast=True, hash=False)  # equal data sent twice would race
+        return np.concatenate(_gather(self.client, lambda: self._product(V)))
+
+    def _product(self, V: Array) -> list[Any]:
+        """Submit the parts of K V."""
+        if self._rows_there is None:
+            self._distribute()
+        sent = self._send(V)
         if self._kept_there is not None:
-            parts = [self.client.submit(_times, block, sent, pure=False) for block in self._kept_there]
-        else:
-            parts = [
-                self.client.submit(_kernel_times, self.kernel, self._rows_there, part, sent, pure=False)
-                for part in self._parts_there
-            ]
-        return np.concatenate(self.client.gather(parts))
+            return self._submit(_times, [(block, sent) for block in self._kept_there])
+        return self._submit(_kernel_times, [(self.kernel, self._rows_there, part, sent) for part in self._slices])
+
+    def _distribute(self) -> None:
+        """Send the rows; two parts of K for each thread, which stay with its worker if all of K fits."""
+        workers = _workers(self.client)
+        limits = [worker["memory_limit"] for worker in workers.values()]
+        threads: list[Any] = [a for a, worker in workers.items() for _ in range(worker["nthreads"])] or [None]
+        step = -(-self.n_rows // (2 * len(threads)))
+        self._slices = [slice(i, min(i + step, self.n_rows)) for i in range(0, self.n_rows, step)]
+        self._places = [threads[i % len(threads)] for i in range(len(self._slices))]
+        self._rows_there = self._send(self.X)
+        if all(limits) and 8 * self.n_rows**2 <= _SHARE * sum(limits):
+            self._kept_there = self._submit(
+                _kernel_rows, [(self.kernel, self._rows_there, part) for part in self._slices]
+            )
+
+    def _send(self, values: Any) -> Any:
+        """Send an array as the result of a task: unlike one that is scattered, it can be made again."""
+        from dask import config
+
+        with config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}):
+            return self.client.submit(_itself, values, pure=False)
+
+    def _submit(self, function: Callable[..., Array], arguments: list[tuple[Any, ...]]) -> list[Any]:
+        """Submit a task for each part, to the worker that has it if it lives."""
+        return [
+            self.client.submit(function, *args, pure=False, workers=place, allow_other_workers=place is not None)
+            for args, place in zip(arguments, self._places, strict=True)
+        ]
+
+
+def _itself(values: Any) -> Any:
+    return values
 
 
 def _kernel_rows(kernel: Any, X: Any, rows: slice) -> Array:

@@ -45,7 +45,10 @@ def save(model: Any, path: str | PathLike[str], *, statistics: bool = False) -> 
     Raises
     ------
     TypeError, ValueError
-        If something cannot be written; the message says what and where.
+        If something in the model cannot be saved; the message says what and where.
+    OSError
+        If the file cannot be written: no space, no permission, no such folder. The message names it, and a file that
+        was there before stays as it is.
 
     Notes
     -----
@@ -70,12 +73,9 @@ def save(model: Any, path: str | PathLike[str], *, statistics: bool = False) -> 
     True
     """
     check_bool(statistics, "statistics", "save")
-    path = Path(path)
-    if path.is_dir() or not path.parent.is_dir():
-        what = "it is a folder" if path.is_dir() else f"there is no folder '{path.parent}'"
-        raise (IsADirectoryError if path.is_dir() else FileNotFoundError)(f"'{path}' cannot be written: {what}.")
     if not hasattr(model, "get_params") or isinstance(model, type):
         raise TypeError(f"The 'model' parameter of save must be an estimator. Got {describe(model)} instead.")
+    _files.check_writable(path)  # before the work
     writer = Writer(statistics=statistics)
     tree = writer.encode(model, "model")
     _files.write(path, writer.arrays, {"kind": KIND, "format": FORMAT, "model": tree, "versions": _versions()})
@@ -93,7 +93,8 @@ def load(path: str | PathLike[str], *, memory_limit: int = 2**32) -> Any:
     path : path
     memory_limit : int, default=2**32
         Bytes that the arrays of the file and the random numbers that feature maps draw again may take. A file that
-        needs more is refused before it is read, or before anything is drawn.
+        needs more is refused before it is read, or before anything is drawn. Work that takes time counts too, a second
+        of one core as 128 MiB: a file of a few kilobytes loads in half a minute at most, unless the limit is raised.
 
     Returns
     -------
@@ -146,7 +147,7 @@ def _read(path: Path, kind: str, memory_limit: int, field: Field) -> Any:
             raise ValueError(f"the array {describe(next(iter(arrays)))} is unused")
     except MemoryLimitError as error:
         remedy = f"Raise memory_limit={memory_limit} if you trust the file."
-        raise FileError(f"'{path}' needs too much memory: {error}. {remedy}") from error
+        raise FileError(f"'{path}' needs too much memory or time: {error}. {remedy}") from error
     except Exception as error:  # whatever a hostile file leads to
         text = str(error).rstrip(".") or type(error).__name__
         versions = metadata.get("versions")

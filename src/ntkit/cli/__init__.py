@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
+import signal
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 __all__ = ["main"]
 
+_INTERRUPTED, _TERMINATED = 128 + 2, 128 + 15  # as shells report signals
 # What messages of the library recommend in Python, and how the command line says it.
 _OPTIONS = (
     (r"Pass drop_missing_target=True", "Say --drop-missing-target"),
+    (r"Save it with ntkit\.save\(.*statistics=True\)", "Fit it again with --statistics"),
     (r"frame\.drop\(columns=\[('.*?')\]\)", r"--drop \1"),
 )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for an error in data or files, 2 for one in the command line.
+
+    Interrupted (SIGINT) it is 130 and terminated (SIGTERM) 143; what was being written is removed then.
 
     Parameters
     ----------
@@ -35,17 +41,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # ℓ and ± on a terminal that has none
     try:
         from ntkit.cli.app import app
-    except ImportError as error:
-        if (error.name or "").partition(".")[0] != "typer":
-            raise
-        return _fail("the command line needs more packages: pip install 'ntkit[cli]'", 1)
-    try:
-        with warnings.catch_warnings():
+
+        with warnings.catch_warnings(), _termination():
             warnings.simplefilter("default", UserWarning)
             warnings.showwarning = _note
-            return int(app(args=arguments, prog_name="ntkit", standalone_mode=False, obj=arguments) or 0)
+            code = int(app(args=arguments, prog_name="ntkit", standalone_mode=False, obj=arguments) or 0)
+            return code if code != _INTERRUPTED else _fail("interrupted", code)  # typer catches it first
     except KeyboardInterrupt:
-        return _fail("interrupted", 130)
+        return _fail("interrupted", _INTERRUPTED)
+    except _TerminatedError:
+        return _fail("terminated", _TERMINATED)
     except Exception as error:
         if hasattr(error, "format_message"):  # an error of click, or of the copy that typer contains
             return _usage(error)
@@ -54,6 +59,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ):
             raise
         return _fail(_text(error), 1)
+
+
+class _TerminatedError(BaseException):
+    """A signal asks for an end."""
+
+
+@contextmanager
+def _termination() -> Iterator[None]:
+    """Let SIGTERM raise an exception, so that temporary files are removed; only a main thread can."""
+
+    def terminate(*_: Any) -> None:
+        raise _TerminatedError
+
+    try:
+        before = signal.signal(signal.SIGTERM, terminate)
+    except ValueError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _usage(error: Any) -> int:
@@ -70,6 +97,8 @@ def _usage(error: Any) -> int:
 
 
 def _text(error: Exception) -> str:
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] in ("typer", "pandas", "pyarrow"):
+        return "the command line needs more packages: pip install 'ntkit[cli]'"
     if isinstance(error, MemoryError):
         return f"there is not enough memory. {error} Fewer --components need less.".replace("  ", " ")
     if isinstance(error, OSError) and error.strerror:

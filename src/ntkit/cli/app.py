@@ -5,8 +5,11 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +40,7 @@ Drop = Annotated[
 ]
 DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
@@ -96,6 +100,7 @@ def fit(
     statistics: Annotated[
         bool, typer.Option("--statistics", help="Save what 'predict --std' needs too: 8 components² bytes.")
     ] = False,
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -116,6 +121,7 @@ def fit(
     if lengthscale is not None:
         _require(kernel in ("auto", "gaussian"), f"--lengthscale is for --kernel gaussian, not {kernel}.")
         _require(0 < lengthscale < float("inf"), f"--lengthscale must be positive. Got {lengthscale:g}.")
+    _check_outputs([output], [data], force)
     _run("fit", progress=_progress(json, quiet), **locals())
 
 
@@ -129,6 +135,7 @@ def predict(
     ],
     proba: Annotated[bool, typer.Option("--proba", help="Write the probabilities of the classes too.")] = False,
     std: Annotated[bool, typer.Option("--std", help="Write standard deviations too (fit with --statistics).")] = False,
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
@@ -142,7 +149,8 @@ def predict(
       ntkit predict price.ntkit new.csv --output predictions.csv
       ntkit predict digits.ntkit new.npz --output predictions.parquet --proba
     """
-    _check_output(output)
+    _check_ending(output)
+    _check_outputs([output], [model, data], force)
     _run("predict", **locals())
 
 
@@ -182,11 +190,14 @@ def compare(
     drop: Drop = None,
     drop_missing_target: DropMissing = False,
     seed: Seed = 0,
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Compare feature maps, and exact kernels where the rows are few enough: error, time and size.
+
+    A plot and a page of an earlier comparison are replaced; other files of their names only with --force.
 
     \b
     Examples:
@@ -196,6 +207,8 @@ def compare(
     _require(0 < test < 1, f"--test must be more than 0 and less than 1. Got {test:g}.")
     options = {**locals(), "components": _sizes(components)}
     del options["context"]
+    if output is not None:
+        _check_plots("compare", output, [data], force)
     _run("compare", progress=_progress(json, quiet), command_line=shlex.join(["ntkit", *context.obj]), **options)
 
 
@@ -204,29 +217,43 @@ def demo(
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the plot; made if missing.")
     ] = Path("demo"),
+    force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
     """Classify handwritten digits: linear, Gaussian and NTK features, and the exact NTK. Takes seconds.
 
+    The plot of an earlier demo is replaced; another file of its name only with --force.
+
     \b
     Examples:
       ntkit demo
       ntkit demo --output pictures --json
     """
+    _check_plots("demo", output, [], force)
     _run("demo", progress=_progress(json, quiet), **locals())
 
 
-def _run(command: str, *, json: bool, debug: bool, quiet: bool = False, **options: Any) -> None:
+def _run(command: str, *, json: bool, debug: bool, quiet: bool = False, force: bool = False, **options: Any) -> None:
     """Run a command with its options and print its report; heavy imports happen here, so that help is quick."""
     from ntkit.cli import commands, texts
 
     report = getattr(commands, command)(**options)
     if json:
-        print(texts.to_json(report))
+        _print(texts.to_json(report))
     elif not quiet:
-        print(getattr(texts, command)(report))
+        _print(getattr(texts, command)(report))
+
+
+def _print(text: str) -> None:
+    """Print a report; an error leaves nothing to print at the end of the process, which would fail once more."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise OSError(error.errno, f"The report cannot be printed: {error.strerror}") from error
 
 
 def _progress(json: bool, quiet: bool) -> bool:
@@ -238,7 +265,26 @@ def _require(condition: bool, text: str) -> None:
         raise typer.BadParameter(text)
 
 
-def _check_output(output: Path) -> None:
+def _check_outputs(
+    outputs: Sequence[Path], inputs: Sequence[Path], force: bool, is_ours: Callable[[Path], bool] | None = None
+) -> None:
+    """Refuse to replace an input, by whatever name, and without --force other files that the command has not made."""
+    for output in outputs:
+        for given in inputs:
+            same = output.exists() and given.exists() and os.path.samefile(output, given)
+            _require(not same, f"The output '{output}' is the input '{given}', which must stay. Name another file.")
+        known = force or not output.is_file() or (is_ours is not None and is_ours(output))
+        _require(known, f"The output '{output}' exists. Say --force to replace it, or name another.")
+
+
+def _check_plots(command: str, folder: Path, inputs: Sequence[Path], force: bool) -> None:
+    """The same for the files of a folder; those of an earlier run of the command are replaced."""
+    from ntkit.cli.page import FILES, is_ours
+
+    _check_outputs([folder / name for name in FILES[command]], inputs, force, is_ours)
+
+
+def _check_ending(output: Path) -> None:
     from ntkit.tables import FRAME_ENDINGS
 
     endings = ", ".join(FRAME_ENDINGS)

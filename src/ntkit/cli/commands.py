@@ -11,10 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ntkit._files import replacing
 from ntkit.cli.demo import run as demo
 from ntkit.tables import TableEncoder, explain_task, level_text, read_table
 
 __all__ = ["compare", "demo", "evaluate", "fit", "predict"]
+
+_PARQUET = (".parquet", ".pq")
 
 
 class Table(NamedTuple):
@@ -44,7 +47,7 @@ def fit(
     from ntkit.models import FeatureRidgeSearch, FeatureRidgeSearchClassifier
     from ntkit.persistence import save
 
-    _check_folder(output)
+    _check_file(output)
     began = time.perf_counter()
     table = _load_table(data, target, task, drop, drop_missing_target, test, seed)
     y, train = table.y, table.train
@@ -90,7 +93,9 @@ def predict(*, model: Path, data: Path, output: Path, proba: bool, std: bool) ->
     """Write predictions, one row for each row of the table."""
     import pandas as pd
 
-    _check_folder(output)
+    _check_file(output)
+    if output.name.lower().endswith(_PARQUET):
+        import pyarrow  # noqa: F401 (if it is missing, say so before the work)
     estimator, text = _load_model(model)
     classifier = hasattr(estimator, "classes_")
     if proba and not classifier:
@@ -149,6 +154,8 @@ def compare(
     """All maps on one table: a report, and with `output` its plot and page."""
     from ntkit.cli import comparison, page
 
+    if output is not None:
+        page.check_folder(output)
     table = _load_table(data, target, task, drop, drop_missing_target, test, seed)
     task, y = table.task, table.y[table.train]
     with _errors_in(data):
@@ -325,27 +332,24 @@ def _errors_in(data: Path) -> Iterator[None]:
         raise kind(f"'{data}': {error}") from error
 
 
-def _check_folder(output: Path) -> None:
+def _check_file(output: Path) -> None:
     """Raise unless a file can be made there: before the work, not after it."""
-    folder = output.parent
-    if not folder.is_dir():
-        raise FileNotFoundError(f"The folder '{folder}' for the output does not exist. Make it first.")
-    if output.is_dir():
-        raise IsADirectoryError(f"The output '{output}' is a folder. Name a file.")
-    if not os.access(folder, os.W_OK):
-        raise PermissionError(f"The folder '{folder}' cannot be written to.")
+    target = Path(os.path.realpath(output))
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"The folder '{output.parent}' for the output does not exist. Make it first.")
+    if target.exists() and not target.is_file():
+        what = "folder" if target.is_dir() else "device"
+        raise IsADirectoryError(f"The output '{output}' is a {what}. Name a file.")
+    if not os.access(target.parent, os.W_OK):
+        raise PermissionError(f"The folder '{output.parent}' cannot be written to.")
 
 
 def _write_frame(frame: Any, output: Path) -> None:
     """Write a data frame by the ending of the name; the file appears complete or not at all."""
     name = output.name.lower()
-    part = output.with_name(f".{output.name}.part")
-    try:
-        if name.endswith((".parquet", ".pq")):
-            frame.to_parquet(part, index=False)
+    with replacing(output) as file:
+        if name.endswith(_PARQUET):
+            frame.to_parquet(file, index=False)
         else:
             compression = "gzip" if name.endswith(".gz") else None
-            frame.to_csv(part, index=False, sep="\t" if ".tsv" in name else ",", compression=compression)
-        os.replace(part, output)
-    finally:
-        part.unlink(missing_ok=True)
+            frame.to_csv(file, index=False, sep="\t" if ".tsv" in name else ",", compression=compression)

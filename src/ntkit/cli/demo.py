@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ntkit.cli.comparison import Predictor, exact_ridge
-from ntkit.cli.page import two_axes
+from ntkit.cli.page import FILES, as_png, check_folder, two_axes, write_files
 from ntkit.display import plot_relu_ntk
 
 DEPTHS = (1, 2, 4, 8)
@@ -91,15 +91,14 @@ def run(output: Path, *, components: int = COMPONENTS, progress: bool = False) -
     """Fit, test and plot; the results as plain data."""
     from tqdm.auto import tqdm
 
-    output.mkdir(parents=True, exist_ok=True)
+    check_folder(output)
     train, test = digits()
     methods = candidates(components)
     for fits in methods.values():  # compiled code loads now, not inside a timing
         next(iter(fits.values()))(train[0][:20], train[1][:20])
     bar = tqdm(methods.items(), desc="demo", disable=not progress)
     results = [fit_and_test(name, fits, train, test) for name, fits in bar]
-    picture = output / "digits.png"
-    plot(results, picture)
+    files = write_files(output, {FILES["demo"][0]: as_png(plot(results))})
     return {
         "command": "demo",
         "n_train": len(train[0]),
@@ -107,12 +106,12 @@ def run(output: Path, *, components: int = COMPONENTS, progress: bool = False) -
         "n_features": train[0].shape[1],
         "n_components": components,
         "results": results,
-        "files": [str(picture)],
+        "files": files,
     }
 
 
-def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
-    """Save a plot of the ReLU-NTK functions and of the test errors."""
+def plot(results: Sequence[dict[str, Any]]) -> Any:
+    """Figure of the ReLU-NTK functions and of the test errors."""
     figure, left, right = two_axes(3.8)
     plot_relu_ntk(ax=left)
     left.set_title("ReLU-NTK functions, L = 1 … 32", fontsize=11)
@@ -127,4 +126,4 @@ def plot(results: Sequence[dict[str, Any]], path: Path) -> None:
     right.set_xlabel("test error in % (fit time)")
     right.set_title("Digits, ridge classification", fontsize=11)
     right.tick_params(axis="y", length=0)
-    figure.savefig(path, dpi=150)
+    return figure

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import html
+import io
+import os
 import platform
 from base64 import b64encode
 from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from ntkit import __version__
+from ntkit._files import replacing
 from ntkit.cli.texts import number
+from ntkit.display._common import check_matplotlib
 
+FILES = {"compare": ("comparison.png", "comparison.html"), "demo": ("digits.png",)}
+_MADE_BY = "ntkit"  # what pictures and pages say in their first bytes
 _COLOURS = ("#440154", "#3b7dd8", "#e07b00", "#2a9d5c", "#c2255c", "#7a7a7a", "#8c6d31", "#17becf")
 _MARKERS = {"polynomial": "o", "random": "s", "sketch": "^", "Fourier": "o", "RBFSampler": "s", "exact": "*", "": "D"}
 _DASHES = {"random": (0, (4, 2)), "sketch": (0, (1, 1.5)), "RBFSampler": (0, (4, 2))}
@@ -45,19 +52,60 @@ def versions() -> dict[str, str]:
 
 def write(report: dict[str, Any], folder: Path) -> list[str]:
     """Write the plot and the page of a report; their paths."""
-    folder.mkdir(parents=True, exist_ok=True)
-    picture, page = folder / "comparison.png", folder / "comparison.html"
-    _plot(report["results"], report["error_label"]).savefig(picture, dpi=150)
-    page.write_text(_page(report, picture.read_bytes()), encoding="utf-8")
-    return [str(picture), str(page)]
+    picture = as_png(_plot(report["results"], report["error_label"]))
+    return write_files(folder, dict(zip(FILES["compare"], (picture, _page(report, picture).encode()), strict=True)))
+
+
+def write_files(folder: Path, contents: dict[str, bytes]) -> list[str]:
+    """Write files into a folder, all or none, and the folder itself if it is new; their paths."""
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with ExitStack() as stack:
+            files = [stack.enter_context(replacing(folder / name)) for name in contents]
+            for file, content in zip(files, contents.values(), strict=True):
+                file.write(content)
+                file.flush()
+    except BaseException:
+        for path in new:
+            with suppress(OSError):
+                path.rmdir()
+        raise
+    return [str(folder / name) for name in contents]
+
+
+def check_folder(folder: Path) -> None:
+    """Raise unless plots can be made and files written there: before the work, not after it."""
+    check_matplotlib("The plot")
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not there.is_dir():
+        raise NotADirectoryError(f"The output '{folder}' cannot be a folder, as '{there}' is a file. Name another.")
+    if not os.access(there, os.W_OK):
+        raise PermissionError(f"The folder '{there}' cannot be written to.")
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a plot or a page was made by this module."""
+    with open(path, "rb") as file:
+        start = file.read(4096)
+    return any(mark in start for mark in (f"Software\0{_MADE_BY}".encode(), _generator().encode()))
+
+
+def as_png(figure: Any) -> bytes:
+    """A figure as the bytes of a PNG file."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=150, metadata={"Software": _MADE_BY})
+    return file.getvalue()
+
+
+def _generator() -> str:
+    return f'<meta name="generator" content="{_MADE_BY}">'
 
 
 def two_axes(height: float, **options: Any) -> tuple[Any, Any, Any]:
     """A figure that no window shows, and its two axes."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("Plots need matplotlib: pip install 'ntkit[plot]'.") from error
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(9.5, height), layout="constrained")
     left, right = figure.subplots(1, 2, **options)
     for ax in (left, right):
@@ -157,6 +205,7 @@ def _page(report: dict[str, Any], picture: bytes) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
+{_generator()}
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{html.escape(title)}</title>
 <style>{_STYLE}</style>

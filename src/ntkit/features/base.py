@@ -9,6 +9,7 @@ without draws, error estimates.
 from __future__ import annotations
 
 import hashlib
+import os
 import pickle
 from abc import abstractmethod
 from collections import OrderedDict
@@ -22,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._batching import free_memory
 from ntkit._deprecated import OldSpellings
 from ntkit._estimator import AllOrNothing, OfRows
 from ntkit._images import check_image_shape
@@ -39,8 +41,8 @@ from ntkit._state import (
     Seed,
     reserve,
 )
-from ntkit._validation import check_int
-from ntkit.features.draws import Draws, RowDraws
+from ntkit._validation import check_int, check_overflow
+from ntkit.features.draws import Draws, RowDraws, is_half
 from ntkit.kernels import KernelSpec
 
 
@@ -64,6 +66,9 @@ class Plan:
         """Exact kernel matrix of some rows."""
         assert self.kernel is not None
         return self.kernel.matrix(X)
+
+
+BYTES_PER_COMPONENT = 64  # at least, while a map is planned and some features are computed
 
 
 class OtherDrawsError(ValueError):
@@ -141,7 +146,7 @@ class FeatureMap(
         self
         """
         with self._all_or_nothing():
-            self._check_batch_size()
+            self._check_memory()
             seed = seed_sequence(self.random_state, owner=type(self).__name__)
             X = self._check_rows(X, reset=True)
             self._sparse = _array.is_sparse(X)
@@ -151,7 +156,13 @@ class FeatureMap(
     def _settle(self, shape: tuple[int, ...], learned: dict[str, Any], seed: np.random.SeedSequence) -> None:
         """Plan and draw, from what `fit` or a file knows."""
         plan = self._plan(shape, learned)
-        reserve(self._draw_bytes(plan), f"Drawing {type(self).__name__}")
+        needed = self._draw_bytes(plan)
+        reserve(needed, f"Drawing {type(self).__name__}")
+        if needed > 4 * max(free_memory(), SOME_MEMORY):  # it is a bound, which maps need not reach
+            raise MemoryError(
+                f"There is no memory to draw {type(self).__name__}, which takes up to {float(needed):.1e} bytes. Its "
+                "n_components, width or degrees must be smaller."
+            )
         for name in self._learned:  # some are learned of some kernels only
             self.__dict__.pop(name, None)
         self.__dict__.update({name: learned[name] for name in self._learned if name in learned})
@@ -183,7 +194,29 @@ class FeatureMap(
 
             check_is_fitted(self)
             return map_rows(self.transform, X, n_columns=self._n_features_out)
-        return self._run(self._check_rows(X, reset=False))
+        X = self._check_rows(X, reset=False)
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
+            Z = self._run(X)
+        if Z.shape[0] * Z.shape[1] <= FEW_NUMBERS or not self._is_ordinary(X):
+            check_overflow(Z, X, type(self).__name__)
+        return Z
+
+    def _is_ordinary(self, X: Array) -> bool:
+        """Whether rows are far from sizes at which features overflow, which is cheaper to tell than by the features.
+
+        Where rows of entries of about 10⁶ have finite features, rows of entries up to 10³ have: sums of d products
+        differ by a factor of √d at most, but for directions nearly orthogonal to all of three random rows.
+        """
+        if self.learns_from_rows or is_half(X.dtype) or _array.largest(X) > ORDINARY:
+            return False
+        known, key = vars(self._draws).setdefault("ordinary", {}), str(X.dtype)
+        if key not in known:
+            norm = 1e3 * ORDINARY * self.n_features_in_**0.5
+            rows = _some_rows(self.n_features_in_, sparse=_array.is_sparse(X), norm=norm)
+            rows = rows.astype(np.float32 if "float32" in key else np.float64)
+            with np.errstate(all="ignore"):
+                known[key] = _array.all_finite(self._draws.run(rows.reshape(3, *X.shape[1:])))
+        return known[key]
 
     def _check_batch_size(self) -> int | None:
         """Raise unless it is one; it can be set between fit and transform."""
@@ -223,6 +256,7 @@ class FeatureMap(
     def _check_state(self, limit: int, *, tolerance: float = 1e-3) -> None:
         """Make the map of a file again, and check that its features are those that it had."""
         saved, size = self.__dict__.pop("_fingerprint", None), self._n_features_out
+        reserve((32 if self._sparse else 100) * self.n_features_in_, f"Rows of {self.n_features_in_} columns")
         self._check_sizes(limit)
         shape = tuple(self.__dict__.get("image_shape_") or (self.n_features_in_,))
         given = check_image_shape(getattr(self, "image_shape", None), type(self).__name__)
@@ -243,7 +277,18 @@ class FeatureMap(
         """Plan and draw from what a file has."""
         self._settle(shape, {name: vars(self)[name] for name in self._learned if name in vars(self)}, self._seed)
 
-    def _check_sizes(self, limit: int) -> None:
+    def _check_memory(self) -> None:
+        """Raise for parameters for which there is no memory, before any of it is used."""
+        free = max(free_memory(), SOME_MEMORY)
+        try:
+            self._check_sizes(free, BYTES_TO_DRAW)
+        except MemoryLimitError as error:
+            raise MemoryError(
+                f"There is no memory for {error}: it must be at most {free // BYTES_TO_DRAW}. Got {free:.1e} bytes "
+                "that are free."
+            ) from None
+
+    def _check_sizes(self, limit: int, per_component: int = BYTES_PER_COMPONENT) -> None:
         """Raise for parameters with which even planning would take too much memory or time."""
         self._check_batch_size()
         for name, value in self.get_params(deep=False).items():
@@ -252,7 +297,7 @@ class FeatureMap(
                     continue
                 if not str(key).endswith(("components", "width", "projection")):
                     check_int(int(number), str(key), type(self).__name__, maximum=LARGEST_COUNT)
-                elif number > limit // BYTES_PER_COMPONENT:
+                elif number > limit // per_component:
                     raise MemoryLimitError(f"{key}={number} of {type(self).__name__}")
 
     def _some_features(self) -> np.ndarray:
@@ -397,6 +442,16 @@ _kept: OrderedDict[bytes, Draws] = OrderedDict()
 _lock = Lock()
 
 
+def _forget_lock() -> None:
+    """Start anew in a forked process: a thread of its parent may hold the lock, and is not there to give it back."""
+    global _lock
+    _lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_lock)
+
+
 def _again(feature_map: FeatureMap) -> Draws:
     """Draws of a map from a pickle; those of the last few maps are kept, as Dask unpickles maps for every task."""
     plan, seed = feature_map._planned, feature_map._seed
@@ -412,8 +467,11 @@ def _again(feature_map: FeatureMap) -> Draws:
         return _kept[key]
 
 
+SOME_MEMORY = 2**33  # bytes that are not denied to anyone: not all systems tell what is free
+BYTES_TO_DRAW = 1024  # at least, for a component while a map is drawn and applied to a few rows
+FEW_NUMBERS = 2**16  # features that are looked at one by one, as that takes less time than to ask anything else
+ORDINARY = 1e3  # size of entries of rows for which features seldom overflow
 LARGEST_COUNT = 4096  # depth, degree and other parameters of a map in a file whose work grows with them
-BYTES_PER_COMPONENT = 64  # at least, while a map is planned and some features are computed
 
 
 def draw_bytes(part: Any) -> int:
@@ -430,8 +488,6 @@ def _some_rows(n_features: int, *, sparse: bool, norm: float) -> Any:
     columns = np.arange(n_features)
     if sparse:
         columns = np.unique(np.linspace(0, n_features - 1, min(n_features, 1024)).astype(np.int64))
-    else:
-        reserve(100 * n_features, "Rows")
     values = np.array([[389], [577], [811]]) * (columns + 1) % 1021 - 510.5
     values *= norm / np.linalg.norm(values, axis=1, keepdims=True)
     if not sparse:

@@ -48,11 +48,16 @@ class Directions:
     sweeps: int = 1
 
     def draw_bytes(self) -> int:
-        """Bound for the memory that `sample` takes: the result, and the blocks that threads draw."""
+        """Bound for the memory that `sample` takes: the result, and the blocks that threads draw.
+
+        Gibbs sampling takes 2 µs for a number in each sweep, in which 256 bytes could be filled.
+        """
         n = {"hadamard": power_of_two(self.n_features), "orthogonal": min(self.n_features, _WHOLE)}.get(self.law, 1)
         block = max(n, _BLOCK)
         n_blocks = min(count_threads(), -(-self.size // block))
-        return 32 * self.n_features * self.size + 32 * n_blocks * block * max(n, self.n_features)
+        n_sweeps = self.sweeps if self.sampler == "gibbs" else 0
+        each = 32 + 256 * n_sweeps
+        return each * self.n_features * self.size + 32 * n_blocks * block * max(n, self.n_features)
 
     def sample(self, seed: np.random.SeedSequence) -> np.ndarray:
         """Draw the matrix, (size, n_features)."""

@@ -43,8 +43,7 @@ def _deviation(X: Any, weight: np.ndarray) -> float:
             return 0.0
     elif _array.is_torch(X):
         X = X.detach()
-    xp = _array.namespace(X)
-    top = max(float(xp.max(X)), -float(xp.min(X)))
+    top = _array.largest(X)
     if top == 0:
         return 0.0
     batches = list(row_batches(X.shape[0], 32 * X.shape[1], like=X))

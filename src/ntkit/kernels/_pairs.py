@@ -17,6 +17,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import batch_rows, row_batches, run_on_threads, working_memory
+from ntkit._state import reserve
 from ntkit.kernels.covariances import (
     Covariances,
     Known,
@@ -109,6 +110,8 @@ class Segment:
                 factor[compiled.SCALE], factor[compiled.MIX] = layer.gain, layer.mix
                 continue
             rows, cols = layer.windows(*size)
+            n_steps = size[0] * size[1] * rows.size * cols.size
+            reserve(0, f"A filter of {rows.size} × {cols.size} pixels", seconds=1.5e-8 * n_steps)
             columns = {
                 compiled.KIND: compiled.CONV,
                 compiled.Q_H: rows.size,

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from ntkit._state import reserve
 from ntkit._validation import check_choice, check_int
 from ntkit.kernels.arccos import arc_cosine
 from ntkit.networks import Algebra, Dense, Layer, PiecewiseLinear, Residual, fold, fully_connected
@@ -155,6 +156,7 @@ def _compose(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     κ₀(u)′ = u′ (1 − u²)^{−1/2}/π and κ₁(u)′ = κ₀(u) u′, integrated from the values at u(0).
     """
     degree = len(u) - 1
+    reserve(0, "The Taylor coefficients of a network", seconds=2e-5 * degree)
     f = -_product(u, u)
     f[0] += 1
     # g = f^{−1/2} from n f₀ gₙ = Σ_k (k/2 − n) f_k g_{n−k}: f_k ≤ 0 and k/2 < n, so all terms are ≥ 0.

@@ -299,6 +299,10 @@ class KernelSpec(ABC):
         return views[0], None if Y is None else views[1], lambda K: _array.like(K, X)
 
 
+DEEPEST = 4096  # layers of a kernel of an estimator, which takes time and memory for each
+"""Most layers of the kernel of an estimator."""
+
+
 def of_estimator(kernel: Any, own: dict[str, Any], params: dict[str, Any] | None, owner: str) -> KernelSpec:
     """Kernel of an estimator: of its `own` parameters those that the kernel takes, and further ones, `params`."""
     if params is not None and not isinstance(params, dict):
@@ -307,7 +311,7 @@ def of_estimator(kernel: Any, own: dict[str, Any], params: dict[str, Any] | None
     takes = inspect.signature(_NAMES[kernel]).parameters if isinstance(kernel, str) and kernel in _NAMES else ()
     own = {name: value for name, value in own.items() if name in takes}
     if "depth" in own:
-        check_int(own["depth"], "depth", owner, minimum=1)
+        check_int(own["depth"], "depth", owner, minimum=1, maximum=DEEPEST)
     if "lengthscale" in own:
         check_real(own["lengthscale"], "lengthscale", owner, minimum=0, strict=True)
     twice = sorted(own.keys() & given.keys() - {"order"})

@@ -24,6 +24,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._state import reserve
 from ntkit._validation import check_int, check_real, message
 from ntkit.kernels.spec import KernelLike, KernelSpec, of_estimator
 from ntkit.networks import Layer, UnsupportedError
@@ -580,7 +581,7 @@ def zonal_kernel(
         f"one of {', '.join(map(repr, NAMES))}, a network, {'a function of the cosine, ' if functions else ''}or up to "
         f"{highest + 1} Taylor coefficients ≥ 0, finite and not all 0"
     )
-    if isinstance(kernel, str) or not isinstance(kernel, Sequence | np.ndarray):
+    if isinstance(kernel, str | bytes) or not isinstance(kernel, Sequence | np.ndarray):
         raise (ValueError if isinstance(kernel, str) else TypeError)(message(owner, "kernel", rule, kernel))
     try:
         a = np.array([check_real(value, "kernel", owner, minimum=0) for value in kernel])
@@ -629,6 +630,7 @@ def _angles(degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
     if n_features == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
     size = 128 + 4 * degree + int(16 * n_features**0.5)
+    reserve(0, f"Coefficients of degree {degree} in dimension {n_features}", seconds=1e-5 * size + 1e-8 * size**2)
     nodes = np.cos(np.pi * (4 * np.arange(size, 0, -1) - 1) / (4 * size + 2)) * (1 - (1 - 1 / size) / (8 * size**2))
     for _ in range(2):  # Newton's method from Tricomi's approximation; SciPy's roots take four times as long
         before, last = _last_two(nodes, size)

@@ -78,13 +78,9 @@ class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         """The model of the best α; `mean_weight` is 1 unless rows weigh less than 1."""
         alphas = penalties(self.alphas, lambda: problem.scale, mean_weight)
         targets = self._targets
-        return targets.settle(choose(problem, alphas, targets.loss, type(self).__name__, targets.resolution))
-
-    def _take_names(self, features: Any) -> None:
-        """Take over the names of the columns that a transformer was fitted on."""
-        self.__dict__.pop("feature_names_in_", None)
-        if hasattr(features, "feature_names_in_"):
-            self.feature_names_in_ = features.feature_names_in_
+        name, more = type(self).__name__, self.alphas is None
+        found = choose(problem, alphas, targets.loss, name, targets.resolution, open_ended=more)
+        return targets.settle(found)
 
     def _check_state(self, limit: int) -> None:
         super()._check_state(limit)

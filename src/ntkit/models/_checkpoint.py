@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+import warnings
 from dataclasses import dataclass
 from numbers import Integral
 from os import PathLike
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ntkit import _array
+from ntkit import _array, _files
 from ntkit._files import FileError
 from ntkit._state import Declared, Field, Integer, Part, Text
 from ntkit._validation import check_real, message
@@ -54,35 +55,48 @@ class Checkpoint:
     fit that goes on from it rounds as one that was not interrupted.
     """
 
-    def __init__(self, path: str | PathLike[str], every: float, model: FeatureModel, source: Source):
+    def __init__(self, path: str | PathLike[str], every: float, model: FeatureModel):
         owner = f"{type(model).__name__}.fit"
         self.path = Path(path)
         self.every = check_real(every, "checkpoint_every", owner, minimum=0)
         self.model = model
-        if not self.path.parent.is_dir():
-            raise FileNotFoundError(
-                f"The 'checkpoint' parameter of {owner} names a file in '{self.path.parent}', which is not a folder."
-            )
-        if self.path.is_dir():
-            raise IsADirectoryError(f"The 'checkpoint' parameter of {owner} names a folder, '{self.path}'.")
+        _check_path(self.path, owner)
         _check_seeds(model, owner)
-        self.fingerprint = _fingerprint(model, source)
+        self.fingerprint = ""
         self.written = time.monotonic()
         self._digest, self._n_seen = Digest(), 0
         self._resumed: Progress | None = None
+        self._warned = False
 
-    def resume(self) -> int:
-        """Take over the statistics of the file, if there is one; return the number of blocks they contain."""
+    def resume(self, source: Source) -> int:
+        """Take over the statistics of the file, if there is one; return the number of blocks they contain.
+
+        The features must be fitted, and the statistics be those of no rows.
+        """
         from ntkit.persistence import load_part
 
+        self.fingerprint = _fingerprint(self.model, source)
         if not self.path.exists():
             return 0
         found = load_part(Progress, self.path, kind=KIND)
         if found.fingerprint != self.fingerprint:
             raise self._other("a fit with other parameters, features, files or first rows")
+        if not self._fits(found):
+            raise FileError(f"The checkpoint '{self.path}' contradicts itself. Remove it to begin again.")
         self.model._statistics, self.model._targets = found.statistics, found.targets
         self._resumed = found
         return found.n_blocks
+
+    def _fits(self, found: Progress) -> bool:
+        """Whether statistics and targets are of this model; the fingerprint says so, unless someone else wrote it."""
+        statistics, empty = found.statistics, self.model._statistics
+        return (
+            type(found.targets) is type(self.model._targets)
+            and statistics.settled
+            and statistics.n_targets == found.targets.n_targets
+            and statistics.n_components == empty.n_components
+            and statistics.sample.size == empty.sample.size
+        )
 
     def see(self, block: Block) -> None:
         """Take note of a block; raise if the blocks that the file holds had other rows."""
@@ -108,12 +122,34 @@ class Checkpoint:
         if time.monotonic() - self.written < self.every or not statistics.settled:
             return
         progress = Progress(self.fingerprint, n_blocks, self._digest.text(), statistics, self.model._targets)
-        save_part(progress, self.path, kind=KIND)
+        try:
+            save_part(progress, self.path, kind=KIND)
+        except OSError as error:
+            self._warn(f"The fit goes on without a checkpoint, and tries again every {self.every:g} s: {error}.")
         self.written = time.monotonic()
 
     def remove(self) -> None:
-        """Remove the file of a fit that is complete."""
-        self.path.unlink(missing_ok=True)
+        """Remove the file of a fit that is complete, and what killed fits have left beside it."""
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            self._warn(f"The fit is complete, but its checkpoint '{self.path}' stays: {error.strerror}. Remove it.")
+        _files.remove_abandoned(self.path)
+
+    def _warn(self, text: str) -> None:
+        """Warn, once."""
+        if not self._warned:
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
+        self._warned = True
+
+
+def _check_path(path: Path, owner: str) -> None:
+    """Raise unless a file can be made there: better now than when it is time for the first checkpoint."""
+    try:
+        _files.check_writable(path)
+    except OSError as error:
+        text = f"The 'checkpoint' parameter of {owner} must name a file that can be made: {error.strerror}."
+        raise OSError(error.errno, f"{text} Choose another folder.") from error
 
 
 def _check_seeds(model: FeatureModel, owner: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array, to_numpy
-from ntkit._validation import message
+from ntkit._validation import message, real_array
 
 
 def check_alphas(alphas: Any, owner: str) -> None:
@@ -17,7 +17,7 @@ def check_alphas(alphas: Any, owner: str) -> None:
     if alphas is None:
         return
     try:
-        if np.asarray(alphas).dtype.kind in "USb":
+        if np.asarray(alphas).dtype.kind in "USbmM":
             raise TypeError(message(owner, "alphas", rule, alphas))
         values = np.asarray(alphas, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -31,10 +31,7 @@ def check_weight(weight: Any, n_rows: int, owner: str) -> np.ndarray:
     if weight is None:
         return np.ones(n_rows)
     rule = f"an array of {n_rows} finite numbers ≥ 0"
-    try:
-        weight = np.array(to_numpy(weight), dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(message(owner, "sample_weight", rule, weight)) from error
+    weight = np.array(to_numpy(real_array(weight, "sample_weight", owner)), dtype=np.float64)
     if weight.ndim == 0:
         weight = np.full(n_rows, float(weight))
     if weight.shape != (n_rows,) or not np.isfinite(weight).all() or (weight < 0).any():

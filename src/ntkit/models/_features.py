@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
-from sklearn.utils.validation import has_fit_parameter
+from sklearn.utils.validation import has_fit_parameter, validate_data
 
 from ntkit import _array
 from ntkit._array import Array
@@ -20,7 +20,7 @@ from ntkit._validation import message
 from ntkit.features.base import FeatureMap
 from ntkit.features.flips import FlipAveraged
 from ntkit.models._checks import check_weight
-from ntkit.models._rows import ArraySource, Source, n_features_of, n_rows_of, take_rows
+from ntkit.models._rows import ArraySource, Block, Source, n_features_of, n_rows_of, take_rows
 
 _ROWS = 16384  # per block
 
@@ -33,7 +33,8 @@ def default_features(X: Any, owner: str) -> Any:
     if len(getattr(X, "shape", ())) == 4:
         raise ValueError(message(owner, "features", "a map of images, such as CNTKSketch(), if X has images", None))
     features = NTKFeatures(depth=1, n_components=2048, bias="auto")
-    return Pipeline([("scale", ArcsinhScaler()), ("features", features)])
+    # Sparse rows keep their zeros.
+    return Pipeline([("scale", ArcsinhScaler(with_mean=not _array.is_sparse(X))), ("features", features)])
 
 
 def seed_names(features: Any) -> list[str]:
@@ -65,7 +66,7 @@ def fit_features(features: Any, source: Source, seed: np.random.SeedSequence, ow
     blocks, one pass each, if the blocks can be read more than once; all others are fitted on the first
     block, which is enough for maps that do not look at the data.
     """
-    features = default_features(getattr(source, "X", None), owner) if features is None else features
+    features = default_features(source.first().X, owner) if features is None else features
     features = seeded(features, keyed(seed, "features"))
     if isinstance(source, ArraySource) and not _is_on_disk(source.X):
         return fit_whole(features, source.X, source.weight, owner)
@@ -127,19 +128,24 @@ def _fit_step(step: Any, source: Source, before: Callable[[Any], Any], owner: st
             return
         if source.repeatable:
             for block in source.blocks(_ROWS):
-                X, weight = counted(block.X, block.weight, owner)
-                if weight is None or weight.any():
-                    fit_weighted(step, before(X), weight, "partial_fit")
+                _fit_block(step, block, before, owner, "partial_fit")
             return
-    first = source.first()
-    X, weight = counted(first.X, first.weight, owner)
-    fit_weighted(step, before(X), weight)
+    _fit_block(step, source.first(), before, owner)
     if _map_of(step) is not None or not get_tags(step).requires_fit:
         return
     remedy = "Fit it on all rows beforehand and pass it in sklearn.frozen.FrozenEstimator"
     if hasattr(step, "partial_fit"):
         remedy += ", or pass an iterable that starts again each time it is iterated over"
     warnings.warn(f"{type(step).__name__} was fitted on the first block of rows only. {remedy}.", stacklevel=2)
+
+
+def _fit_block(step: Any, block: Block, before: Callable[[Any], Any], owner: str, method: str = "fit") -> None:
+    """Fit a step on a block of rows; a `partial_fit` leaves out blocks without a weight."""
+    with block.located("weight"):
+        X, weight = counted(block.X, block.weight, owner)
+    if method == "fit" or weight is None or weight.any():
+        with block.located("X"):
+            fit_weighted(step, before(X), weight, method)
 
 
 def _map_of(step: Any) -> Any:
@@ -188,20 +194,24 @@ def dense_features(transformer: Any, X: Any, owner: str, *, keep_half: bool = Fa
         Z = xp.astype(Z, xp.float64)
     elif Z.dtype.itemsize < 4 and (not keep_half or _array.is_numpy(Z)):
         Z = xp.astype(Z, xp.float32)
-    if not keep_half and not _all_finite(Z):
+    if not keep_half and not _array.all_finite(Z):
         raise ValueError(message(owner, "X", "free of NaN and infinity, and its features as well", X))
     return Z
 
 
-def _all_finite(Z: Array) -> bool:
-    """Whether all numbers are finite; one product tells, but for sums that overflow."""
-    xp: Any = _array.namespace(Z)
-    with np.errstate(over="ignore", invalid="ignore"):
-        sums = xp.matmul(xp.ones(Z.shape[0], dtype=Z.dtype, device=_array.device(Z)), Z)
-    return bool(xp.all(xp.isfinite(sums))) or bool(xp.all(xp.isfinite(Z)))
+def take_columns(model: Any, X: Any) -> None:
+    """Give a model the number of columns of the rows of `fit`, and their names if all have one."""
+    model.n_features_in_ = n_features_of(X)
+    validate_data(model, X, reset=True, skip_check_array=True, ensure_2d=False)
 
 
-def check_columns(X: Any, expected: int | None, owner: str) -> None:
-    """Raise unless rows have the number of columns of the fit; None: there was none."""
-    if expected is not None and n_features_of(X) != expected:
+def check_columns(model: Any, X: Any) -> None:
+    """Raise unless rows have the columns of the fit: as many, and of the same names in the same order.
+
+    Transformers that keep no names would mix them up. Tensors have no names and need none.
+    """
+    if n_features_of(X) != model.n_features_in_:
+        owner, expected = type(model).__name__, model.n_features_in_
         raise ValueError(f"X has {n_features_of(X)} features, but {owner} is expecting {expected} features as input.")
+    if not _array.is_torch(X):
+        validate_data(model, X, reset=False, skip_check_array=True, ensure_2d=False)

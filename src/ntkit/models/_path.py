@@ -17,8 +17,14 @@ from ntkit.models._problems import Fit, Problem
 Loss: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], float]
 _SLACK = 0.001  # relative; the largest α with an error within this of the best is taken: it is the most stable
 _MOST_RAISES = 40
+_FALLS = 0.01  # relative; an error that still falls by as much at an end of the grid would go on falling
+_NEGLIGIBLE = 1e-4  # of the largest error: nobody minds then
 GRID = 10.0 ** np.arange(-7, 2.5, 0.5)
-"""Default α, as multiples of the mean of the diagonal of the (centred) kernel matrix."""
+"""Default α, as multiples of the mean k̄ of the diagonal of the (centred) kernel matrix.
+
+With α = 100 k̄ a model of n rows has Σ λ/(λ + α) ≤ n k̄/α = n/100 degrees of freedom: a larger α cannot gain more than
+about a hundredth of the error. At the other end smaller ones follow, as long as the error falls."""
+_LEAST = 1e-10
 
 
 @dataclass
@@ -54,10 +60,12 @@ def penalties(alphas: Any, scale: Callable[[], float], mean_weight: float) -> np
     return GRID * ((scale() or 1.0) * (mean_weight or 1.0))
 
 
-def choose(problem: Problem, alphas: np.ndarray, loss: Loss, owner: str, resolution: float = 0.0) -> Solution:
+def choose(
+    problem: Problem, alphas: np.ndarray, loss: Loss, owner: str, resolution: float = 0.0, *, open_ended: bool = False
+) -> Solution:
     """Solve for all α, or for as many as it takes to find the best, and return the model of the best.
 
-    Losses that differ by less than `resolution` are equal.
+    Losses that differ by less than `resolution` are equal. An `open_ended` grid goes down while the error falls.
     """
     search = _Search(problem, alphas, loss, resolution)
     best = search.whole_grid() if problem.evaluates_all else search.descend()
@@ -67,7 +75,33 @@ def choose(problem: Problem, alphas: np.ndarray, loss: Loss, owner: str, resolut
     if best is None:
         problem.rescue()  # raises if the kernel is indefinite by more than rounding
         best = search.raise_penalty(owner)
+    if open_ended:
+        best = search.go_down(best)
+    elif search.falls_at(best):
+        which, way = ("smallest", "down") if best == 0 else ("largest", "up")
+        warnings.warn(
+            f"The best alpha of {owner}, {search.alphas[best]:.3g}, is the {which} of those given, and the error still "
+            f"falls towards it. Pass alphas that go further {way}.",
+            stacklevel=_frames_of_package(),
+        )
+    _warn_of_trouble(problem, search.fits[best], float(search.alphas[best]), owner)
     return search.solution(best)
+
+
+def _warn_of_trouble(problem: Problem, fit: Fit, alpha: float, owner: str) -> None:
+    """Warn of rows and columns whose sizes differ so much that the model is useless."""
+    texts = {
+        "row": f"One row of X given to {owner} has features {problem.heaviest**0.5:.1g} times as large as the others: "
+        "it decides the model alone. Remove or clip it, or scale the columns by ntkit.preprocessing.ArcsinhScaler.",
+        "columns": f"Some features of {owner} are so much smaller than others that the penalty alpha={alpha:.3g} "
+        "leaves nothing of them, though the targets depend on them. Scale the columns by "
+        "sklearn.preprocessing.StandardScaler, or pass smaller alphas.",
+        "rounding": f"The system of {owner} with alpha={alpha:.3g} is ill-conditioned: rounding errors hide directions "
+        "that the targets depend on. Scale the columns by sklearn.preprocessing.StandardScaler, or pass larger alphas.",
+    }
+    kind = problem.trouble(fit.X, alpha)
+    if kind:
+        warnings.warn(texts[kind], stacklevel=_frames_of_package())
 
 
 class _Search:
@@ -146,6 +180,25 @@ class _Search:
         self.alphas, self.errors = np.append(self.alphas, alpha), np.append(self.errors, np.nan)
         self.fits[len(self.alphas) - 1] = fit
         return len(self.alphas) - 1
+
+    def falls_at(self, index: int) -> bool:
+        """Whether an α is the first or the last of three or more, and the error falls towards it."""
+        last = len(self.alphas) - 1
+        if last < 2 or index not in (0, last):
+            return False
+        error, beside = self.errors[index], self.errors[1 if index == 0 else last - 1]
+        finite = self.errors[np.isfinite(self.errors)]
+        return bool(error < (1 - _FALLS) * beside and error > _NEGLIGIBLE * finite.max(initial=0.0))
+
+    def go_down(self, index: int) -> int:
+        """Index of the best α, if smaller ones follow the first as long as the error falls towards it."""
+        least = _LEAST / GRID[0] * self.alphas[0]
+        while index == 0 and self.falls_at(0) and self.alphas[0] > 1.01 * least:
+            self.alphas = np.insert(self.alphas, 0, self.alphas[0] / 10**0.5)
+            self.errors = np.insert(self.errors, 0, np.nan)
+            self.fits = {other + 1: fit for other, fit in self.fits.items()}
+            index = int(not self.error(0) < self.error(1))
+        return self._stronger(index)
 
     def solution(self, index: int) -> Solution:
         """The model of one α."""

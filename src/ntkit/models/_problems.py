@@ -47,6 +47,10 @@ from ntkit.models._statistics import KeptRows, Statistics, add_outer
 TINY = 1e-300  # stands for α = 0 where it is divided by
 _FEW = 1024  # unknowns up to which an eigendecomposition takes well below a second
 _MOST_EIGEN = 4096  # unknowns up to which it replaces a factorization that fails
+_MOST_UNEVEN = 1e6  # ratio of entries of the diagonal above which eigenvectors lose digits that Cholesky's method keeps
+_LOST = 1e-6  # share of the variance of the targets that rounding errors may hide
+_NEGLECTED = 0.1  # share of the variance of a target that a column explains of which α leaves nothing
+_HEAVY = 1e8  # k(x, x) of a row over the mean of the others': sums in float64 then begin to lose the others
 
 
 class Fit(NamedTuple):
@@ -86,12 +90,15 @@ class Problem(ABC):
         Targets and weights of the rows left out; s may be 0.
     evaluates_all : bool
         Whether all penalties are as cheap as one.
+    heaviest : float
+        Largest k(x, x) of a row over the mean of the others'.
     """
 
     scale: float
     left_targets: Array
     left_weight: Array
     evaluates_all = False
+    heaviest = 1.0
 
     @abstractmethod
     def fit(self, alpha: float) -> Fit | None:
@@ -104,6 +111,10 @@ class Problem(ABC):
     def rescue(self) -> bool:
         """Change to a slower way that solves for any α, if there is one."""
         return False
+
+    def trouble(self, X: Array, alpha: float) -> str:  # noqa: ARG002
+        """What makes the solution X for α useless: "row" (one decides alone), "columns", "rounding", or ""."""
+        return "row" if self.heaviest > _HEAVY else ""
 
 
 class DirectProblem(Problem):
@@ -121,11 +132,14 @@ class DirectProblem(Problem):
     """Smallest shift of the diagonal that is told from rounding errors."""
     most_negative = np.inf
     """Negative eigenvalues up to this share of the largest are rounding errors; others are of an indefinite kernel."""
+    rounding = 0.0
+    """Errors of the eigenvalues of A from before it was centred."""
 
     def __init__(self, way: str, solver: str, n_unknowns: int, *, several: bool):
         self.way = way
         self.evaluates_all = solver == "eigen" or (solver == "auto" and several and n_unknowns <= _FEW)
-        self.n_unknowns = n_unknowns
+        self.by_eigen = self.evaluates_all
+        self.solver, self.n_unknowns = solver, n_unknowns
         self._eigen: _Eigen | None = None
 
     @abstractmethod
@@ -173,21 +187,41 @@ class DirectProblem(Problem):
     def _solved(self, alpha: float) -> tuple[Array, Array] | None:
         """X, and B with BᵀB = Pᵀ(A + α)⁻¹P."""
         singular = alpha < self.least_shift and self.n_unknowns <= _MOST_EIGEN
-        if self.evaluates_all or singular:
-            self._eigen = self._eigen or _Eigen(self.matrix(), self.R, self.probes(), self.most_negative)
+        if self.by_eigen or singular:
+            self._eigen = self._eigen or _Eigen(self.matrix(), self.R, self.probes(), self.most_negative, self.rounding)
             return self._eigen.at(alpha)
-        factor = cholesky(self.matrix(), max(alpha, self.least_shift))
-        if factor is None:
+        A = self.matrix()
+        own = diagonal(A) + max(alpha, self.least_shift)  # a copy
+        factor = cholesky(A, max(alpha, self.least_shift))
+        if factor is None or self._is_noise(diagonal(factor) ** 2, own):
             return None
         return cholesky_solve(factor, self.R), solve_lower(factor, self.probes())
+
+    def _is_noise(self, pivots: Array, own: Array) -> bool:
+        """Whether a pivot of a factorization is no larger than rounding errors, and another way is left."""
+        xp: Any = _array.namespace(pivots)
+        return not self.by_eigen and self.n_unknowns <= _MOST_EIGEN and bool(xp.any(pivots < EPS * own))
 
     def rescue(self) -> bool:
         """See :meth:`Problem.rescue`."""
         if self._eigen is not None and self._eigen.indefinite:
             raise ValueError(INDEFINITE)
-        possible = not self.evaluates_all and self.n_unknowns <= _MOST_EIGEN
+        possible = not self.by_eigen and self.n_unknowns <= _MOST_EIGEN
+        self.by_eigen |= possible
         self.evaluates_all |= possible
         return possible
+
+    def _look_at(self, own: Array, noise: Array | float = 0.0) -> None:
+        """Choose the method by the diagonal of A; entries up to `noise` are rounding errors.
+
+        Errors of Cholesky's method in A_ij are some eps·√(A_ii A_jj), so that columns may have any units; errors of
+        eigenvectors are some eps·‖A‖ everywhere.
+        """
+        xp: Any = _array.namespace(own)
+        largest = float(xp.max(own))
+        smallest = float(xp.min(xp.where(own > noise, own, largest)))
+        if self.solver == "auto" and largest > _MOST_UNEVEN * smallest:
+            self.by_eigen = False
 
     def _left_out(self, X: Array, half: Array, alpha: float) -> Array:
         """Predictions for the rows left out."""
@@ -234,13 +268,13 @@ def one_unit(rest: Array, weight: Array, inverse_alpha: float) -> Array:
 class _Eigen:
     """One eigendecomposition for all α. Eigenvalues that are rounding errors are left out where α is no larger."""
 
-    def __init__(self, A: Array, R: Array, P: Array, most_negative: float):
+    def __init__(self, A: Array, R: Array, P: Array, most_negative: float, rounding: float):
         xp: Any = _array.namespace(A)
         self.values, self.vectors = eigh(symmetric(A))
-        self.indefinite = float(xp.min(self.values)) < -most_negative * float(xp.max(xp.abs(self.values)))
+        self.indefinite = float(xp.min(self.values)) < -most_negative * float(xp.max(xp.abs(self.values))) - rounding
         self.R, self.P = xp.matmul(self.vectors.T, R), xp.matmul(self.vectors.T, P)
         # A has no negative eigenvalues but by rounding, so that the lowest tells how large rounding errors are.
-        rounding = EPS * A.shape[0] * float(xp.max(self.values))
+        rounding = max(EPS * A.shape[0] * float(xp.max(self.values)), rounding)
         self.floor = max(-2 * float(xp.min(self.values)), rounding)
 
     def at(self, alpha: float) -> tuple[Array, Array] | None:
@@ -297,7 +331,10 @@ class FromSums(DirectProblem):
             self.R = self.R + self.total * self.z_mean[:, None] * self.y_mean[None, :]
             self.y_square = self.y_square + self.total * self.y_mean**2
             self.z_mean, self.y_mean = xp.zeros_like(self.z_mean), xp.zeros_like(self.y_mean)
-        self.scale = check_scale(float(xp.sum(diagonal(self.A))) / (self.total or 1.0))
+        own = diagonal(self.A)
+        self.scale = check_scale(float(xp.sum(own)) / (self.total or 1.0))
+        self.heaviest = statistics.heaviest()
+        self._look_at(own, 16 * self.total * (EPS * statistics.z_mean) ** 2)
         n_left = selection.n_rows(statistics.n_used)
         self.left_weight = self.z_mean[:0] if sample.Z is None else sample.weight[:n_left]
         root = xp.sqrt(self.left_weight)[:, None]
@@ -331,6 +368,43 @@ class FromSums(DirectProblem):
         misfit = self.y_square - xp.sum(self.R * X, axis=0)
         noise = xp.clip(misfit / (self.total or 1.0), 0.0, None)
         return Weights(X, self.y_mean - xp.matmul(self.z_mean, X), noise)
+
+    def trouble(self, X: Array, alpha: float) -> str:
+        """See :meth:`Problem.trouble`."""
+        found = super().trouble(X, alpha)
+        if found:
+            return found
+        return "columns" if self._neglects(X, alpha) else "rounding" if self._loses(alpha) else ""
+
+    def _neglects(self, X: Array, alpha: float) -> bool:
+        """Whether what is left of targets depends on a column far smaller than others, so that α leaves nothing of it.
+
+        The products of the columns with the residuals are R − AX = αX.
+        """
+        xp: Any = _array.namespace(self.A)
+        own = diagonal(self.A)
+        steady = self.total * (1e-6 * self.z_mean) ** 2  # columns that hardly vary: what does is rounding errors
+        small = (own > steady) & (100 * own < alpha) & (_MOST_UNEVEN * own < xp.max(own))
+        share = (alpha * X) ** 2 / xp.where(small, own, xp.ones_like(own))[:, None]
+        return bool(xp.any(small[:, None] & (share > _NEGLECTED * self.y_square)))
+
+    def _loses(self, alpha: float) -> bool:
+        """Whether rounding errors hide directions that targets depend on.
+
+        With D = diag(A + α)^½, directions v of D⁻¹(A + α)D⁻¹ whose eigenvalues are below `least` are lost. If no row
+        has a part in them, vᵀD⁻¹R is a rounding error as well; if some do, it tells what they could explain.
+        """
+        xp: Any = _array.namespace(self.A)
+        own = diagonal(self.A) + alpha
+        least = 100 * EPS * self.n_unknowns
+        if not alpha or alpha > least * float(xp.max(own)) or self.n_unknowns > _FEW:
+            return False
+        d = 1 / xp.sqrt(xp.where(own > 0, own, xp.ones_like(own)))
+        C = symmetric(self.matrix())
+        diagonal(C)[...] += alpha
+        values, vectors = eigh(C * d[:, None] * d[None, :])
+        hidden = xp.matmul(vectors[:, values < least].T, d[:, None] * self.R)
+        return bool(xp.any(xp.sum(hidden**2, axis=0) > _LOST * least * self.y_square))
 
     def spread(self, posterior: Posterior, Z: Array) -> Array:
         """Variance of predictions for features over the noise."""
@@ -380,6 +454,9 @@ class FromGram(DirectProblem):
         if np.isfinite(trace) and trace <= 4 * EPS * uncentred:
             trace = 0.0  # rounding errors of a kernel that is constant
         self.scale = check_scale(trace / (self.total or 1.0))
+        self.rounding = EPS * uncentred
+        self.heaviest = heaviest(weight * xp.astype(diagonal(K), xp.float64))
+        self._look_at(weight * own)
         self.tau = trace / self.n_unknowns or 1.0
         self.least, self.least_shift = 1e-9 * self.tau, EPS * self.n_unknowns * self.tau
         order = np.argsort(keys, kind="stable")[: selection.n_rows(int(np.isfinite(keys).sum()))]
@@ -425,6 +502,11 @@ class FromGram(DirectProblem):
 
     def _of_one_unit(self, rest: Array, alpha: float) -> Array:
         return one_unit(rest, self.left_weight, 1 / max(alpha, TINY))
+
+    def trouble(self, X: Array, alpha: float) -> str:
+        """See :meth:`Problem.trouble`; kernel values far from 0 that differ little lose their digits."""
+        far = self.rounding > 1e4 * EPS * self.tau * self.n_unknowns and alpha < 10 * self.rounding
+        return super().trouble(X, alpha) or ("rounding" if far else "")
 
     def weights(self, X: Array, alpha: float) -> Weights:
         """See :meth:`Problem.weights`; weights of rows."""
@@ -488,6 +570,14 @@ def from_statistics(statistics: Statistics, selection: Selection, **options: Any
     """The smaller of the two problems that sums over rows, or rows that are kept, make possible."""
     rows = statistics.finish().rows()
     return FromSums(statistics, selection, **options) if rows is None else FromRows(rows, selection, **options)
+
+
+def heaviest(squares: Array) -> float:
+    """The largest of some numbers ≥ 0 over the mean of the others."""
+    xp: Any = _array.namespace(squares)
+    n, largest = int(squares.shape[0]), float(xp.max(squares))
+    rest = float(xp.sum(xp.where(squares < largest, squares, xp.zeros_like(squares))))
+    return largest * (n - 1) / rest if rest > 0 else 1.0
 
 
 def check_scale(scale: float) -> float:

@@ -4,29 +4,63 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ntkit import _array
-from ntkit._validation import describe, message
+from ntkit._validation import describe, message, refuse_lossy
 from ntkit.tables import FRAME_ENDINGS
 
 BLOCK_BYTES = 2**28  # of features: large enough for a matrix product at full speed
 _FEWEST, _MOST = 1024, 16384
 
 
+class Place(NamedTuple):
+    """Where rows come from: a file or an item of a stream, the index of the first of them in it, names of targets."""
+
+    name: str
+    start: int = 0
+    targets: Sequence[str] = ()
+
+
 class Block(NamedTuple):
-    """Some rows, their targets and their weights (None: all 1)."""
+    """Some rows, their targets and their weights (None: all 1); where they come from, if not from arrays."""
 
     X: Any
     y: Any
     weight: Any = None
+    place: Place | None = None
+
+    @contextmanager
+    def located(self, part: str) -> Iterator[None]:
+        """Errors about "X", "y" or the "weight" with the file, or the item of a stream, and the row and column."""
+        try:
+            yield
+        except (TypeError, ValueError) as error:
+            if self.place is not None:
+                _raise_at(self._where(part, str(error)), error)
+            raise
+
+    def _where(self, part: str, text: str) -> str:
+        assert self.place is not None
+        name, start, targets = self.place
+        fault = _find_fault(getattr(self, part), part, text)
+        if fault is None:
+            return f"{name}, rows {start} to {start + n_rows_of(self.X) - 1} (counted from 0)"
+        row, column, value = fault
+        if part == "y" and targets:
+            column = targets[column or 0]
+        value = value.item() if isinstance(value, np.generic) else value
+        column = "" if column is None else f", column {column!r}"
+        return f"{name}, row {start + row} (counted from 0){column}, value {describe(value)}"
 
 
 class Source(ABC):
@@ -58,6 +92,8 @@ class Source(ABC):
 class ArraySource(Source):
     """Rows of arrays, data frames, sparse matrices, tensors or memory maps."""
 
+    place: Place | None = None
+
     def __init__(self, X: Any, y: Any, weight: Any):
         self.X, self.y, self.weight = X, y, weight
         self.n_rows = n_rows_of(X)
@@ -66,7 +102,8 @@ class ArraySource(Source):
         """Yield slices."""
         for start in range(0, self.n_rows or 0, n_rows):
             rows = slice(start, start + n_rows)
-            yield Block(take_rows(self.X, rows), take_rows(self.y, rows), take_rows(self.weight, rows))
+            place = None if self.place is None else self.place._replace(start=start)
+            yield Block(take_rows(self.X, rows), take_rows(self.y, rows), take_rows(self.weight, rows), place)
 
 
 class StreamSource(Source):
@@ -80,9 +117,9 @@ class StreamSource(Source):
         """The first rows; they will come again."""
         if not self.repeatable:
             seen: list[Any] = []
-            for item in self.stream:
+            for index, item in enumerate(self.stream):
                 seen.append(item)
-                if next(StreamSource([item], self.owner).blocks(1), None) is not None:
+                if next(self._blocks_of(index, item, 1), None) is not None:
                     break
             self.stream = chain(seen, self.stream)
             return StreamSource(seen, self.owner).first()
@@ -90,21 +127,36 @@ class StreamSource(Source):
 
     def blocks(self, n_rows: int) -> Iterator[Block]:
         """Yield the blocks as they come, large ones in parts."""
-        for number, item in enumerate(self.stream):
-            if not isinstance(item, tuple | list) or len(item) not in (2, 3):
-                raise TypeError(
-                    f"A stream given to {self.owner}.fit must yield tuples (X, y) or (X, y, sample_weight). "
-                    f"Got {describe(item)} as item {number}."
-                )
-            X, y, weight = [*list(item), None][:3]
-            yield from as_arrays(X, y, weight, self.owner).blocks(n_rows)
+        for index, item in enumerate(self.stream):
+            yield from self._blocks_of(index, item, n_rows)
+
+    def _blocks_of(self, index: int, item: Any, n_rows: int) -> Iterator[Block]:
+        if not isinstance(item, tuple | list) or len(item) not in (2, 3):
+            raise TypeError(
+                f"A stream given to {self.owner}.fit must yield tuples (X, y) or (X, y, sample_weight). "
+                f"Got {describe(item)} as item {index}."
+            )
+        X, y, weight = [*list(item), None][:3]
+        place = Place(f"Item {index} of the stream")
+        try:
+            source = as_arrays(X, y, weight, self.owner)
+        except (TypeError, ValueError) as error:
+            _raise_at(f"{place.name} (counted from 0)", error)
+        source.place = place
+        yield from source.blocks(n_rows)
 
 
 class TableSource(Source):
-    """Rows of CSV and Parquet files; `target` names one column or several."""
+    """Rows of CSV and Parquet files; `target` names one column or several.
 
-    def __init__(self, paths: list[Path], target: str | list[str], owner: str):
+    All files must have the columns of the first, or `columns`, in any order: they are found by name. A column of text
+    in the first rows is read as text in all files.
+    """
+
+    def __init__(self, paths: list[Path], target: str | list[str], owner: str, columns: Sequence[str] | None = None):
         self.paths, self.owner = paths, owner
+        self.columns = None if columns is None else list(columns)
+        self._text: list[str] | None = None  # columns of text in the first rows
         self.targets = [target] if isinstance(target, str) else list(target)
         self.single = isinstance(target, str)
         for path in paths:
@@ -126,10 +178,10 @@ class TableSource(Source):
 
     def blocks(self, n_rows: int) -> Iterator[Block]:
         """Yield data frames without the targets, and the targets."""
-        from ntkit.tables import read_frames
+        from ntkit.tables import read_frames, text_columns
 
         for path in self.paths:
-            for frame in read_frames(path, n_rows):
+            for frame in read_frames(path, n_rows, text=self._text or ()):
                 missing = [name for name in self.targets if name not in frame.columns]
                 if missing:
                     columns = ", ".join(map(repr, frame.columns))
@@ -139,19 +191,40 @@ class TableSource(Source):
                     )
                 if frame.empty:
                     continue
+                self._text = text_columns(frame) if self._text is None else self._text
                 y = frame[self.targets[0]] if self.single else frame[self.targets]
-                yield Block(frame.drop(columns=self.targets), y.to_numpy())
+                X = self._in_order(frame.drop(columns=self.targets), path)
+                yield Block(X, y.to_numpy(), None, Place(f"'{path}'", int(frame.index[0]), self.targets))
+
+    def _in_order(self, X: Any, path: Path) -> Any:
+        """The columns in the order of the first file."""
+        names = list(X.columns)
+        if self.columns is None:
+            self.columns = names
+        if names == self.columns:
+            return X
+        wrong = {
+            "lacks": [name for name in self.columns if name not in names],
+            "adds": [name for name in names if name not in self.columns],
+        }
+        if any(wrong.values()):
+            found = " and ".join(f"{what} {_listed(some)}" for what, some in wrong.items() if some)
+            raise ValueError(
+                f"All files given to {self.owner} must have the feature names of the first rows, in any order. "
+                f"'{path}' {found}."
+            )
+        return X[self.columns]
 
 
-def as_source(X: Any, y: Any, weight: Any, owner: str) -> Source:
-    """Blocks of whatever a model's `fit` has been given."""
+def as_source(X: Any, y: Any, weight: Any, owner: str, columns: Sequence[str] | None = None) -> Source:
+    """Blocks of whatever a model's `fit` has been given; `columns` are those of earlier rows, if they have names."""
     paths = _paths(X, y)
     if paths:
         if not (isinstance(y, str) or (isinstance(y, list | tuple) and y and all(isinstance(c, str) for c in y))):
             raise TypeError(message(f"{owner}.fit", "y", "the name of the target column if X is a path", y))
         if weight is not None:
             raise TypeError(message(f"{owner}.fit", "sample_weight", "None if X is a path", weight))
-        return TableSource(paths, y if isinstance(y, str) else list(y), owner)
+        return TableSource(paths, y if isinstance(y, str) else list(y), owner, columns)
     if y is None and _is_stream(X):
         if weight is not None:
             raise TypeError(
@@ -185,18 +258,25 @@ def as_arrays(X: Any, y: Any, weight: Any, owner: str) -> ArraySource:
 
 
 def as_rows(X: Any, name: str, owner: str) -> Any:
-    """`X` as something that can be cut into rows."""
+    """`X` as something that can be cut into rows; what is in them, transformers have to know."""
+    refuse_lossy(X, name, owner)
     if _array.is_sparse(X):
         return X.tocsr()
-    if _array.is_array(X) or hasattr(X, "iloc"):
+    if X is None or _array.is_dask(X):
+        remedy = "" if X is None else "Call .compute() on it."
+        raise TypeError(message(owner, name, "an array with rows, in memory", X, remedy))
+    if _array.is_numpy(X) or _array.is_torch(X) or hasattr(X, "iloc"):
         if X.ndim == 0 or (X.ndim == 1 and name == "X" and not _is_text(X)):
             raise ValueError(
                 f"Expected 2D array, got {'scalar' if X.ndim == 0 else '1D'} array instead. "
                 + message(owner, name, "2-D (n_samples, n_features)", X, "Reshape your data with X.reshape(-1, 1).")
             )
         return X
-    rows = np.asarray(X)
-    if rows.ndim == 0:
+    try:
+        rows = np.asarray(X)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(message(owner, name, "an array with rows of equal length", X)) from error
+    if rows.ndim == 0 and rows.dtype.kind == "O":
         raise TypeError(message(owner, name, "an array with rows", X))
     return as_rows(rows, name, owner)
 
@@ -253,6 +333,66 @@ def _is_stream(X: Any) -> bool:
     if isinstance(X, list | tuple):
         return bool(X) and isinstance(X[0], tuple) and len(X[0]) in (2, 3) and hasattr(X[0][0], "shape")
     return isinstance(X, Iterable)
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
+
+
+def _raise_at(where: str, error: Exception) -> NoReturn:
+    """Raise an error again, with the place that it is about; kinds that are not ours stay as they are, with a note."""
+    if type(error) in (TypeError, ValueError):
+        raise type(error)(f"{where}: {error}") from error
+    error.add_note(where)
+    raise error
+
+
+def _find_fault(values: Any, part: str, text: str) -> tuple[int, Any, Any] | None:
+    """Row, column and value that an error with a `text` is about; None for errors about all rows."""
+    if part == "weight":
+        kind = "weight"
+    elif re.search("NaN|infin|finite", text):
+        kind = "finite"
+    elif re.search("convert|string|text|number", text):
+        kind = "text"
+    else:
+        return None
+    faults = []
+    for name, column in _columns_of(values):
+        plain = column.dtype.kind in "biuf"
+        bad = ~np.isfinite(column) if plain else np.array([_is_fault(value, kind) for value in column], dtype=bool)
+        if plain and kind == "weight":
+            bad |= column < 0
+        if bad.any():
+            faults.append((int(bad.argmax()), name, column[bad.argmax()]))
+    return min(faults, key=lambda fault: fault[0], default=None)
+
+
+def _is_fault(value: Any, kind: str) -> bool:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return kind == "weight" or isinstance(value, str | bytes) == (kind == "text")
+    return kind != "text" and (not isfinite(number) or (kind == "weight" and number < 0))
+
+
+def _columns_of(values: Any) -> Iterator[tuple[Any, np.ndarray]]:
+    """Names, or indices, and values of columns; without a name what has one column only, or more than two axes."""
+    if hasattr(values, "columns"):
+        yield from ((name, np.asarray(values.iloc[:, index])) for index, name in enumerate(values.columns))
+        return
+    if _array.is_sparse(values):
+        values = values.tocsc()
+        for index in np.flatnonzero(np.diff(values.indptr)):
+            yield int(index), values[:, [index]].toarray()[:, 0]
+        return
+    if _array.is_torch(values):
+        values = values.detach().double().cpu()
+    array = np.asarray(values)
+    if array.ndim == 2:
+        yield from enumerate(array.T)
+    elif array.size:
+        yield from ((None, column) for column in array.reshape(len(array), -1).T)
 
 
 class Digest:

@@ -10,7 +10,8 @@ added in float64; with its sums S = Σ w (z − c)(z − c)ᵀ, r = Σ w (z − 
 
     G ← G + S − r rᵀ/V + (W V/(W + V)) δδᵀ,   δ = c + r/V − z̄        (Chan, Golub, LeVeque 1983).
 
-A float32 product over b rows has relative errors of some √b · 6·10⁻⁸ at random, which average out over the blocks.
+A float32 product over b rows has relative errors of some √b · 6·10⁻⁸ at random, which average out over the blocks;
+where a row is so large that they would hide the others, the product is float64.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ from ntkit._array import Array
 from ntkit._precision import exact_products
 from ntkit._state import Declared, Field, Floats, Integer, Optional, Part, Real
 from ntkit.models._checks import n_units, to_library
+from ntkit.models._linalg import EPS, diagonal
 
 FLUSH = 16384  # rows whose products are added up in float32 before float64 takes them over
 _FAST_DOUBLE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))  # compute capabilities that are fast at float64
 _SUMS = ("gram", "cross", "z_mean", "y_mean", "y_square")
 _LEAST_SQUARES, _MOST_SQUARES = 1e-20, 1e36  # sums of squares of a block that float32 can hold, with digits to spare
+_MOST_UNEVEN = 1e6  # largest ‖z‖² over the median, for float32
 _CORRECTIONS = 64  # rank-one terms that wait for each other
 _SMALL = 1024  # blocks with fewer rows wait for others: each product passes over all of G
 
@@ -124,6 +127,7 @@ class Statistics(Declared):
         self.n_used = 0  # rows with a weight above 0
         self.n_units = 0.0  # of these a row of a weight above 1 counts as often as it says
         self.weight = 0.0
+        self.largest = 0.0  # w‖z‖² of a row
         self.z_mean: Array = None
         self.y_mean: Array = None
         self.gram: Array = None  # G, its lower triangle
@@ -143,6 +147,7 @@ class Statistics(Declared):
         "n_used": Integer(minimum=0),
         "n_units": Real(minimum=0.0),
         "weight": Real(minimum=0.0),
+        "largest": Real(minimum=0.0),
         "sample": Part(Sample),
         "gram": Optional(Floats("n_components", "n_components")),
         "cross": Optional(Floats("n_components", "n_targets")),
@@ -224,6 +229,7 @@ class Statistics(Declared):
         self._move_means(other.z_mean, other.y_mean, other.weight)
         self.count, self.n_used = self.count + other.count, self.n_used + other.n_used
         self.n_units += other.n_units
+        self.largest = max(self.largest, other.largest)
         sample = other.sample
         if sample.Z is not None:
             self.sample.add(sample.keys, sample.Z, sample.Y, sample.weight)
@@ -231,6 +237,13 @@ class Statistics(Declared):
     def total_weight(self) -> float:
         """Sum of the weights of all rows."""
         return self.weight + sum(float(block.weight.sum()) for block in self._pending)
+
+    def heaviest(self) -> float:
+        """Largest w‖z‖² of a row over the mean of the others'."""
+        xp: Any = _array.namespace(self.gram)
+        trace = float(xp.sum(diagonal(self.gram)) + self.weight * xp.sum(self.z_mean**2))
+        rest = max(trace - self.largest, EPS * self.largest)
+        return self.largest * (self.n_used - 1) / rest if rest > 0 else 1.0
 
     def place_targets(self, columns: Sequence[int], n_targets: int) -> None:
         """Move the targets to certain columns of more; the others are zero for all rows so far."""
@@ -325,7 +338,8 @@ class Statistics(Declared):
         block_weight = float(xp.sum(weight))
         if block_weight == 0.0:
             return
-        Z = _with_squares(Z)
+        Z, squares = _with_squares(Z)
+        self.largest = max(self.largest, float(xp.max(weight * squares)))
         # A point near the mean, exact in the precision of Z: the mean so far, or that of some first rows.
         some = slice(0, _SMALL if float(xp.sum(weight[:_SMALL])) else None)
         share = weight[some] / xp.sum(weight[some])
@@ -337,9 +351,11 @@ class Statistics(Declared):
         root = xp.sqrt(weight)
         if not bool(xp.all(weight == 1.0)):
             Z *= xp.astype(root, Z.dtype)[:, None]
-        # One product gives Σ w (z − c)(y − y_c)ᵀ and Σ w (z − c).
-        sides = xp.astype(xp.concat([Y * root[:, None], root[:, None]], axis=1), Z.dtype)
-        product = xp.astype(xp.matmul(Z.T, sides), xp.float64)
+        # One product gives Σ w (z − c)(y − y_c)ᵀ and Σ w (z − c); float32 holds no targets of 1e-50.
+        sides = xp.concat([Y * root[:, None], root[:, None]], axis=1)
+        size = xp.max(xp.abs(sides), axis=0)
+        size = xp.where((size > 0) & ((size < 1e-18) | (size > 1e18)), size, xp.ones_like(size))
+        product = xp.astype(xp.matmul(Z.T, xp.astype(sides / size, Z.dtype)), xp.float64) * size
         cross, r = product[:, :-1], product[:, -1]
         y_r = xp.matmul(weight, Y)
         y_square = xp.matmul(weight, Y**2)
@@ -450,16 +466,20 @@ def _add_on_device(total: Any, Z: Any) -> None:
         total += Z.T @ Z
 
 
-def _with_squares(Z: Array) -> Array:
-    """Features in float64 if squares of them could overflow, or vanish, in float32."""
+def _with_squares(Z: Array) -> tuple[Array, Array]:
+    """Features, and ‖z‖² of each row; in float64 where float32 would lose squares, or small rows beside a large one."""
     xp: Any = _array.namespace(Z)
-    if Z.dtype == xp.float64:
-        return Z
-    flat = Z.reshape(-1)
     with np.errstate(over="ignore"):
-        squares = float(xp.vecdot(flat, flat))
-    safe = _LEAST_SQUARES < squares < _MOST_SQUARES or (squares == 0 and not bool(xp.any(Z != 0)))
-    return Z if safe else xp.astype(Z, xp.float64)
+        squares = xp.astype(xp.vecdot(Z, Z), xp.float64)
+    if Z.dtype == xp.float64:
+        return Z, squares
+    total, largest = float(xp.sum(squares)), float(xp.max(squares))
+    middle = float(xp.sort(squares)[squares.shape[0] // 2])
+    safe = _LEAST_SQUARES < total < _MOST_SQUARES or (total == 0 and not bool(xp.any(Z != 0)))
+    if safe and largest <= _MOST_UNEVEN * (middle or total):
+        return Z, squares
+    Z = xp.astype(Z, xp.float64)
+    return Z, xp.vecdot(Z, Z)
 
 
 def _outer(a: Array, b: Array) -> Array:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
+from math import isfinite
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.utils.validation import check_array
 
 from ntkit import _array
 from ntkit._array import Array, to_numpy
 from ntkit._state import Declared, Field, Flag, Integer, Labels, Optional, Part
-from ntkit._validation import message
+from ntkit._validation import check_data, message, refuse_complex, refuse_lossy
 from ntkit.models._calibrate import Calibration, fit_calibration, left_out_log_loss, log_probabilities, logits
 from ntkit.models._checks import like_rows, to_library
 from ntkit.models._path import Solution
@@ -62,9 +63,11 @@ class RealTargets(Targets):
 
     def encode(self, y: Any, owner: str) -> np.ndarray:
         """See :meth:`Targets.encode`."""
-        y = check_array(to_numpy(y), ensure_2d=False, dtype=np.float64, input_name="y", estimator=owner, copy=True)
-        if y.ndim > 2 or y.ndim == 0:
-            raise ValueError(message(owner, "y", "of shape (n_samples,) or (n_samples, n_targets)", y))
+        refuse_complex(y, "y", owner)
+        if _array.is_numpy(y) and y.dtype.kind == "O" and all(isinstance(value, str) for value in y.flat):
+            with suppress(ValueError):  # a column of a file with text further down: all of it is text
+                y = y.astype(np.float64)
+        y = np.array(to_numpy(check_data(y, "y", owner, ndims=(1, 2))), dtype=np.float64)
         Y = y[:, None] if y.ndim == 1 else y
         if not self.n_targets:
             self.single, self.n_targets = y.ndim == 1, Y.shape[1]
@@ -213,15 +216,28 @@ def check_labels(y: Any, owner: str) -> np.ndarray:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import column_or_1d
 
-    y = to_numpy(y)
-    y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(y)
-    y = check_array(y, ensure_2d=False, dtype=None, input_name="y", estimator=owner)
-    y = column_or_1d(y, warn=True)
-    labels = list(dict.fromkeys(y.tolist()))
+    refuse_lossy(y, "y", owner)
     try:
-        sorted(labels)
-    except TypeError as error:  # they have no order
-        raise TypeError(message(owner, "y", "all text or all numbers", labels)) from error
+        y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(to_numpy(y))
+    except (TypeError, ValueError) as error:
+        raise ValueError(message(owner, "y", "an array of labels", y)) from error
+    refuse_lossy(y, "y", owner)  # dates of a data frame
+    if y.dtype.kind in "cV" or y.ndim not in (1, 2) or not y.size:
+        remedy = "Complex data not supported." if y.dtype.kind == "c" else "" if y.size else "Found 0 sample(s)."
+        raise ValueError(message(owner, "y", "an array of labels, of shape (n_samples,) and not empty", y, remedy))
+    y = column_or_1d(y, warn=True)
+    labels: Any = y
+    try:
+        labels = list(dict.fromkeys(y.tolist()))
+        missing = [label for label in labels if label is None or (isinstance(label, float) and not isfinite(label))]
+        sorted(labels if not missing else [])
+    except TypeError as error:  # they have no order, or pd.NA is among them
+        raise TypeError(message(owner, "y", "all text or all numbers, none missing", labels)) from error
+    if missing:
+        raise ValueError(message(owner, "y", "free of None, NaN and infinity", missing[0], "Drop these rows."))
+    if y.dtype.kind == "O" and not isinstance(labels[0], str | bytes):
+        plain = np.array(labels)
+        y = y.astype(plain.dtype) if plain.dtype.kind in "biuf" else y
     distinct = np.array(labels, dtype=y.dtype)
     for start in range(0, len(distinct), 20):  # of more it may say that there are too many for the rows of a block
         check_classification_targets(distinct[start : start + 20])

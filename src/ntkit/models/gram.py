@@ -17,11 +17,11 @@ from ntkit._validation import check_bool, check_choice, check_int, message
 from ntkit.models._base import OfFeatures, RidgeClassifier, RidgeRegressor
 from ntkit.models._checks import check_weight, n_units, to_library
 from ntkit.models._draws import Draw, MapDraws, check_draws
-from ntkit.models._features import check_columns, check_features, default_features
+from ntkit.models._features import check_columns, check_features, default_features, take_columns
 from ntkit.models._gram import Cross, Gram, Held
 from ntkit.models._linalg import zeros
 from ntkit.models._problems import DirectProblem, FromGram, from_statistics
-from ntkit.models._rows import Digest, as_arrays, as_rows, n_features_of, n_rows_of
+from ntkit.models._rows import Digest, as_arrays, as_rows, n_rows_of
 
 _GRAM_DTYPES = ("float32", "float64")
 _SOLVERS = ("auto", "dual", "primal")
@@ -291,7 +291,7 @@ class GramModel(OfFeatures):
         self._draws.check_number(self.n_draws)
         rows = self._draws.fit(X, weight)
         self._drawn = []
-        self.n_features_in_ = n_features_of(X)
+        take_columns(self, X)
         return rows
 
     def _go_on(self, X: Any, sums: Any, digests: Any) -> tuple[Any, Gram | Held]:
@@ -331,7 +331,6 @@ class GramModel(OfFeatures):
             draw, Z = self._draws.draw(index, rows)
             if sums is None:
                 sums = Gram(self.gram_dtype) if self._is_dual(Z) else Held()
-                self._take_names(draw.map if self._draws.before is None else self._draws.before)
             if cross is not None and isinstance(sums, Gram):
                 cross.add(self._draws, draw, new, Z)
             elif keeps and (self.keep_coef or new is not None):
@@ -417,7 +416,7 @@ class GramModel(OfFeatures):
     def _rows(self, X: Any) -> Any:
         """Rows that were not fitted on, as they come to the map."""
         X = as_rows(X, "X", type(self).__name__)
-        check_columns(X, self.n_features_in_, type(self).__name__)
+        check_columns(self, X)
         return self._draws.rows(X)
 
     def _read(self, name: str) -> Any:
@@ -499,7 +498,8 @@ class GramRidge(GramModel, RidgeRegressor):
     n_draws : int
         Number D of draws. Draw d is the same for any number of draws.
     alphas : float, array of float or None
-        Strengths of the penalty to choose from. None: 10⁻⁷, 10^-6.5, …, 10² times the mean of the diagonal of K.
+        Strengths of the penalty to choose from. None: 10⁻⁷, 10^-6.5, …, 10² times the mean of the diagonal of K,
+        and smaller ones while the error falls.
     normalize : bool
         Whether every row of features of a draw is divided by its norm, so that the kernel, before it is centred, has
         the diagonal 1. Norms of kernels on images spread over decades. A row of zeros stays zero.

@@ -40,7 +40,7 @@ _FEATURES = ("nystroem", "sketch")
 _SKETCHED = ("gaussian", "exponential", "ntk", "nngp", "polynomial")
 _MOST_DIRECT = {"cpu": 10000, "cuda": 20000}  # rows up to which a factorization is faster
 _MOST_LEFT_OUT = 256  # rows left out by iterative solvers: each is a right-hand side
-_DEEPEST = 4096  # layers of a kernel in a file, which takes one kernel value to load
+_DEEPEST = 4096  # layers, degrees and sizes of filters of a kernel in a file, which takes one kernel value to load
 _NEGATIVE = 1e-6  # of the largest eigenvalue: more than rounding errors of kernel values in float32
 _N_CHECKED = 64  # rows on which a sketched solution is compared with its features
 
@@ -129,11 +129,12 @@ class KernelModel(OfKernel, RidgeModel):
             lengthscale = self._check_parameters()
             self._seed = seed_sequence(self.random_state, owner=name)
             client = None
-            if _array.is_dask(X):
-                from ntkit.distributed import cluster
+            if any(_array.is_dask(v) for v in (X, y, sample_weight)):
+                from ntkit.distributed import cluster, compute
 
-                client = cluster()
-            X, y, sample_weight = (v.compute() if _array.is_dask(v) else v for v in (X, y, sample_weight))
+                client = cluster() if _array.is_dask(X) else None
+                # One by one: Dask warns if arrays and data frames are computed together.
+                X, y, sample_weight = (compute(v)[0] if _array.is_dask(v) else v for v in (X, y, sample_weight))
             if y is None:
                 raise ValueError(f"{name} requires y to be passed, but the target y is None.")
             X = self._check_rows(X, reset=True)
@@ -486,6 +487,9 @@ class KernelModel(OfKernel, RidgeModel):
     def _check_state(self, limit: int) -> None:
         super()._check_state(limit)
         self._check_parameters()
+        for name, value in {"depth": self.depth, **(self.kernel_params or {})}.items():
+            if isinstance(value, int) and value > _DEEPEST:  # before the network is made
+                raise ValueError(f"{name} must be at most {_DEEPEST}, not {value}")
         self._resolve()
         n_rows = len(self._solution.coef)
         n_fit = self.n_features_in_ if self._resolved is None else getattr(self.X_fit_, "shape", (0,))[0]
@@ -495,8 +499,6 @@ class KernelModel(OfKernel, RidgeModel):
             shape = tuple(getattr(self, "image_shape_", None) or (self.n_features_in_,))
             if tuple(self.X_fit_.shape[1:]) != shape or not n_rows:
                 raise ValueError(f"there must be rows of the fit, of the shape {shape}")
-            if self.depth is not None and self.depth > _DEEPEST:
-                raise ValueError(f"the depth must be at most {_DEEPEST}")
             reserve(32 * int(np.prod(shape)), "A row")
             self._resolved.matrix(np.zeros((1, *shape)))  # raises unless the kernel takes such rows
 
@@ -522,7 +524,7 @@ class KernelRidge(KernelModel, RidgeRegressor):
         rows of n kernel values with these.
     alphas : float ≥ 0, array of float or None
         α. The best of several is taken, by the error on rows left out. None: 10⁻⁷, 10^-6.5, …, 10² times the mean of
-        the diagonal of the centred kernel matrix.
+        the diagonal of the centred kernel matrix, and smaller ones while the error falls.
     solver : {"auto", "direct", "pcg", "gradient", "sketch"}
         "direct": Cholesky's factorization, O(n³). "pcg": preconditioned conjugate gradients, O(n²) for each
         iteration; the matrix is kept in memory if it fits, else computed again block by block. "gradient":

@@ -19,12 +19,12 @@ from ntkit._deprecated import OldSpellings
 from ntkit._estimator import AllOrNothing
 from ntkit._random import RandomState, generator, seed_sequence
 from ntkit._state import COLUMNS, Declared, Estimator, Field, Floats, Integer, Integers, Real
-from ntkit._validation import check_int, check_real, message
+from ntkit._validation import check_int, check_overflow, check_real, message
 from ntkit.features.base import FeatureMap
 from ntkit.features.landmarks.choose import take
 from ntkit.models._checks import check_weight, like_rows, to_library
-from ntkit.models._features import check_columns, check_features, dense_features, fit_features
-from ntkit.models._rows import ArraySource, as_rows, block_rows, n_features_of, n_rows_of, take_rows
+from ntkit.models._features import check_columns, check_features, dense_features, fit_features, take_columns
+from ntkit.models._rows import ArraySource, as_rows, block_rows, n_rows_of, take_rows
 
 _TILE = 1024  # rows of a tile of the exact kernel
 
@@ -178,12 +178,8 @@ class FeatureKMeans(
         return self
 
     def _fit_features(self, X: Any, weight: np.ndarray | None, seed: np.random.SeedSequence) -> None:
-        self.__dict__.pop("n_features_in_", None)
+        take_columns(self, X)
         self.features_ = fit_features(self.features, ArraySource(X, None, weight), seed, type(self).__name__)
-        self.n_features_in_ = n_features_of(X)
-        self.__dict__.pop("feature_names_in_", None)
-        if hasattr(self.features_, "feature_names_in_"):
-            self.feature_names_in_ = self.features_.feature_names_in_
 
     def _cluster(self, Z: Array, weight: np.ndarray | None, seed: np.random.SeedSequence) -> Array:
         """Run k-means, scikit-learn's in host memory, the one for tensors elsewhere; the labels."""
@@ -367,8 +363,12 @@ class FeatureKMeans(
             centers = xp.astype(to_library(self.cluster_centers_, Z), xp.float64)
             middle = xp.mean(centers, axis=0)  # far from the origin squares would cancel
             Z, centers = xp.astype(Z, xp.float64) - middle, centers - middle
-            squares = xp.sum(Z * Z, axis=1)[:, None] + xp.sum(centers * centers, axis=1)[None, :]
-            yield xp.clip(squares - 2 * xp.matmul(Z, xp.matrix_transpose(centers)), 0, None)
+            with np.errstate(over="ignore"):
+                squares = xp.sum(Z * Z, axis=1)[:, None] + xp.sum(centers * centers, axis=1)[None, :]
+            with np.errstate(over="ignore", invalid="ignore"):
+                squares = xp.clip(squares - 2 * xp.matmul(Z, xp.matrix_transpose(centers)), 0, None)
+            check_overflow(squares, Z, type(self).__name__, "squared distances", "features")
+            yield squares
 
     def _features_of_all(self, X: Any) -> Array:
         Z: Array = None
@@ -377,6 +377,10 @@ class FeatureKMeans(
                 xp: Any = _array.namespace(block)
                 Z = xp.empty((n_rows_of(X), block.shape[1]), dtype=block.dtype, device=_array.device(block))
             Z[rows] = block
+        dtype = np.float32 if "32" in str(Z.dtype) else np.float64
+        with np.errstate(over="ignore"):
+            bound = np.square(np.asarray([_array.largest(Z)], dtype)) * Z.shape[0] * Z.shape[1]
+        check_overflow(bound, Z, type(self).__name__, "sums of squares", "features")
         return Z
 
     def _blocks(self, X: Any) -> Any:
@@ -388,7 +392,7 @@ class FeatureKMeans(
             yield rows, self._features_of(take_rows(X, rows))
 
     def _features_of(self, X: Any) -> Array:
-        check_columns(X, getattr(self, "n_features_in_", None), type(self).__name__)
+        check_columns(self, X)
         return dense_features(self.features_, X, type(self).__name__)
 
     def _check_parameters(self) -> None:

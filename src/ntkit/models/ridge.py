@@ -18,10 +18,10 @@ from ntkit._validation import check_choice, message
 from ntkit.models._base import OfFeatures, RidgeClassifier, RidgeRegressor
 from ntkit.models._checkpoint import Checkpoint
 from ntkit.models._checks import check_weight, to_library
-from ntkit.models._features import check_columns, check_features, dense_features, fit_features
+from ntkit.models._features import check_columns, check_features, dense_features, fit_features, take_columns
 from ntkit.models._linalg import EPS, symmetric
 from ntkit.models._problems import FromRows, FromSums, Posterior, Selection, from_statistics
-from ntkit.models._rows import Block, Source, as_rows, as_source, block_rows, n_features_of, n_rows_of, take_rows
+from ntkit.models._rows import Block, Source, as_rows, as_source, block_rows, n_rows_of, take_rows
 from ntkit.models._statistics import Statistics
 from ntkit.models._targets import check_labels
 
@@ -83,7 +83,8 @@ class FeatureModel(OfFeatures):
             Rows of shape (n_samples, n_features), or images of shape (n_samples, height, width, channels) for features
             that take them. An iterable must yield (X, y) or (X, y, sample_weight) blocks; one that can be iterated over
             again (not a generator) also serves steps that need a pass of their own, such as ``StandardScaler``. A path,
-            or a list of paths, or a folder, names CSV or Parquet files.
+            or a list of paths, or a folder, names CSV or Parquet files; their columns are found by name. Data frames
+            must have the columns of the first in its order.
         y : array of shape (n_samples,) or (n_samples, n_targets)
             Targets. For an iterable None; for a path the name of the target column, or a list of names.
         sample_weight : array of shape (n_samples,), optional
@@ -132,7 +133,7 @@ class FeatureModel(OfFeatures):
         if _array.is_dask(X):
             remedy = "Only fit takes Dask collections."
             raise TypeError(message(f"{owner}.partial_fit", "X", "rows in memory", X, remedy))
-        source = as_source(X, y, sample_weight, owner)
+        source = as_source(X, y, sample_weight, owner, getattr(self, "feature_names_in_", None))
         with self._all_or_nothing():
             if not hasattr(self, "features_"):
                 self._begin(source)
@@ -154,20 +155,19 @@ class FeatureModel(OfFeatures):
         owner = type(self).__name__
         self._seed = seed_sequence(self.random_state, owner=owner)
         self._targets = self._codec()
-        self.__dict__.pop("n_features_in_", None)
-        self.features_ = fit_features(self.features, source, self._seed, owner)
         first = source.first()
-        probe = self._transform(take_rows(first.X, slice(0, 1)))
-        self.n_features_in_ = n_features_of(first.X)
-        self._take_names(self.features_)
+        take_columns(self, first.X)
+        self.features_ = fit_features(self.features, source, self._seed, owner)
+        with first.located("X"):
+            probe = self._transform(take_rows(first.X, slice(0, 1)))
         self._itemsize = probe.dtype.itemsize
         self._solution = self._posterior = None
         self._statistics = Statistics(int(probe.shape[1]), 0, self.n_selection)
 
     def _fit_source(self, source: Source, checkpoint: Any, every: float) -> Checkpoint | None:
+        saved = Checkpoint(checkpoint, every, self) if checkpoint is not None else None
         self._begin(source)
-        saved = Checkpoint(checkpoint, every, self, source) if checkpoint is not None else None
-        n_done = saved.resume() if saved else 0
+        n_done = saved.resume(source) if saved else 0
         with progress_bar(type(self).__name__ if self.progress else None, source.n_rows) as bar:
             for index, block in enumerate(source.blocks(self._block_rows(source))):
                 if saved:
@@ -190,9 +190,12 @@ class FeatureModel(OfFeatures):
     def _add(self, block: Block, start: int = 0) -> None:
         """Add a block of rows to the statistics; `start` rows stand before these."""
         owner, statistics = type(self).__name__, self._statistics
-        Y = self._targets.encode(block.y, owner)
-        weight = check_weight(block.weight, Y.shape[0], owner)
-        Z = self._transform(block.X)
+        with block.located("y"):
+            Y = self._targets.encode(block.y, owner)
+        with block.located("weight"):
+            weight = check_weight(block.weight, Y.shape[0], owner)
+        with block.located("X"):
+            Z = self._transform(block.X)
         if Z.shape[0] != Y.shape[0]:
             raise ValueError(
                 f"X and y of {owner} must have equal numbers of rows. Got blocks of {Z.shape[0]} and {Y.shape[0]}."
@@ -207,7 +210,7 @@ class FeatureModel(OfFeatures):
 
     def _transform(self, X: Any) -> Array:
         """Features as a dense array; torch tensors in host memory as NumPy arrays."""
-        check_columns(X, getattr(self, "n_features_in_", None), type(self).__name__)
+        check_columns(self, X)
         return dense_features(self.features_, X, type(self).__name__)
 
     def _fit_dask(self, X: Any, y: Any, sample_weight: Any, checkpoint: Any) -> None:
@@ -326,7 +329,8 @@ class FeatureRidge(FeatureModel, RidgeRegressor):
         ``sklearn.frozen.FrozenEstimator``.
     alphas : float, array of float or None
         Strengths of the penalty to choose from. None: 10⁻⁷, 10^-6.5, …, 10² times the mean squared norm of the
-        (centred) features.
+        (centred) features, and smaller ones while the error falls. If the best of three or more given ones is the first
+        or the last, and the error still falls towards it, a warning says so.
     fit_intercept : bool
         Whether b is fitted, without penalty, or 0.
     selection : {"loo", "holdout"}

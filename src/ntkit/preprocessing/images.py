@@ -16,7 +16,7 @@ from ntkit._estimator import AllOrNothing
 from ntkit._images import IMAGES, Shape, as_floats, check_images, check_state_of_images
 from ntkit._random import RandomState, generator, seed_sequence
 from ntkit._state import COLUMNS, Declared, Field, Floats, Mapping, Real, Seed
-from ntkit._validation import check_bool, check_choice, check_int, check_real, message
+from ntkit._validation import check_bool, check_choice, check_int, check_overflow, check_real, message
 from ntkit.preprocessing.whitening import (
     all_patches,
     as_index,
@@ -56,7 +56,8 @@ class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator)
             self._check_parameters()
             images = check_images(self, X, self.image_shape, reset=True)
             self._settings = {name: getattr(self, name) for name in self._in_transform}
-            self._learn(images)
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._learn(images)
         return self
 
     def transform(self, X: Any) -> Array:
@@ -79,6 +80,7 @@ class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator)
         out = xp.empty((n_images, *shape), dtype=dtype, device=_array.device(images))
         for rows in row_batches(n_images, self._bytes_per_image(), like=images):
             out[rows] = self._apply(images[rows], product_dtype(images, dtype))
+        check_overflow(out, images, type(self).__name__, "results")
         return out if getattr(X, "ndim", 2) == 4 else xp.reshape(out, (n_images, -1))
 
     @abstractmethod
@@ -168,6 +170,7 @@ class ImageStandardizer(OneToOneFeatureMixin, _ImageTransformer):
     def _learn(self, images: Array) -> None:
         self.mean_ = channel_means(images)
         deviation = np.sqrt(channel_averages(images, lambda x: (x - beside(self.mean_, x)) ** 2))
+        check_overflow(deviation, images, type(self).__name__, "deviations")
         self.scale_ = np.where(deviation > 0, deviation, 1.0)
 
     def _apply(self, images: Array, dtype: Any) -> Array:  # noqa: ARG002
@@ -256,6 +259,7 @@ class ZCAWhitening(OneToOneFeatureMixin, _ImageTransformer):
                 yield self._rows(images[rows])
 
         self.mean_, covariance, size = moments(blocks, n_images)
+        check_overflow(covariance, images, type(self).__name__, "covariances")
         xp: Any = _array.namespace(covariance)
         self.regularization_ = float(self.regularization) * size
         shift = self.regularization_ * xp.eye(d, dtype=covariance.dtype, device=_array.device(covariance))
@@ -409,6 +413,7 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
                 yield self._cut(images, chosen[some])
 
         mean, covariance, mean_eigenvalue = moments(blocks, n_patches)
+        check_overflow(covariance, images, type(self).__name__, "covariances")
         self.mean_ = to_host(mean)
         self.regularization_ = float(self.regularization) * mean_eigenvalue
         self.components_ = self._directions(to_host(covariance), n_patches)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.preprocessing import StandardScaler
+from sklearn.utils.validation import check_is_fitted
 
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._estimator import AllOrNothing, check_rows
 from ntkit._state import COLUMNS, Declared, Field, Floats, Optional
+from ntkit._validation import check_data, check_overflow, message
 
 
-class ArcsinhScaler(Declared, StandardScaler):
+class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
     """Standardized columns with their tails drawn in: arcsinh((x − mean)/deviation).
 
     Near the mean that is standardization; a value of 100 deviations becomes 5.3. Columns of tables often have rare huge
@@ -20,7 +26,8 @@ class ArcsinhScaler(Declared, StandardScaler):
     Parameters
     ----------
     copy, with_mean, with_std
-        As for scikit-learn's ``StandardScaler``; sparse rows need ``with_mean=False``.
+        As for scikit-learn's ``StandardScaler``; sparse rows need ``with_mean=False``. NaN, a missing
+        number, stays NaN.
 
     Attributes
     ----------
@@ -52,40 +59,116 @@ class ArcsinhScaler(Declared, StandardScaler):
         ):
             raise ValueError("An ArcsinhScaler has scales of 0, or counts that do not fit")
 
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn means and deviations.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
+            NaN where a number is missing.
+        y : ignored
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        with self._all_or_nothing():
+            return super().fit(X, y, sample_weight)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Learn from further rows.
+
+        Parameters
+        ----------
+        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
+        y : ignored
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        with self._all_or_nothing(), np.errstate(over="ignore", invalid="ignore"):
+            rows = self._rows(X)
+            super().partial_fit(rows, y, sample_weight)
+            values = rows.to_numpy() if hasattr(rows, "iloc") else rows
+            if self.var_ is not None and (np.isinf(self.var_).any() or _array.all_finite(values)):
+                check_overflow(self.var_, values, type(self).__name__, "variances")
+        return self
+
     def transform(self, X: Any, copy: bool | None = None) -> Any:
         """Scale the columns of X.
 
         Parameters
         ----------
-        X : array, data frame or sparse matrix of shape (n_samples, n_features)
+        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
         copy : bool, optional
             Whether to leave X as it is.
 
         Returns
         -------
-        array or sparse matrix of the shape of X
+        array, sparse matrix or tensor of the shape of X
         """
-        scaled = super().transform(X, copy=copy)
-        if hasattr(scaled, "data") and hasattr(scaled, "nnz"):
+        check_is_fitted(self)
+        if _array.is_torch(X):
+            return self._of_tensor(X, lambda Z, mean, scale: ((Z - mean) / scale).asinh())
+        rows = self._rows(X)
+        with np.errstate(over="ignore"):
+            scaled = super().transform(rows, copy=copy)
+            if not _array.is_sparse(scaled):
+                return _finite(np.arcsinh(scaled), np.asarray(rows), type(self).__name__)
             np.arcsinh(scaled.data, out=scaled.data)
-            return scaled
-        return np.arcsinh(scaled)
+        return scaled
 
     def inverse_transform(self, X: Any, copy: bool | None = None) -> Any:
         """Undo the scaling.
 
         Parameters
         ----------
-        X : array, data frame or sparse matrix of shape (n_samples, n_features)
+        X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
         copy : bool, optional
             Whether to leave X as it is.
 
         Returns
         -------
-        array or sparse matrix of the shape of X
+        array, sparse matrix or tensor of the shape of X
         """
-        if hasattr(X, "nnz"):
-            X = X.copy()
-            np.sinh(X.data, out=X.data)
-            return super().inverse_transform(X, copy=copy)
-        return super().inverse_transform(np.sinh(X), copy=copy)
+        check_is_fitted(self)
+        if _array.is_torch(X):
+            return self._of_tensor(X, lambda Z, mean, scale: Z.sinh() * scale + mean)
+        rows = check_rows(self, X, reset=False, sparse=True, missing=True)
+        values = rows.data if _array.is_sparse(rows) else rows
+        with np.errstate(over="ignore"):
+            values = _finite(np.sinh(values), rows, type(self).__name__)
+        if _array.is_sparse(rows):
+            values = type(rows)((values, rows.indices, rows.indptr), shape=rows.shape)
+        return super().inverse_transform(values, copy=copy)
+
+    def _rows(self, X: Any) -> Any:
+        """Rows that scikit-learn can take, names of columns included."""
+        name = type(self).__name__
+        rows = _array.to_numpy(check_data(X, "X", name, sparse=True, missing=True))
+        if _array.is_sparse(rows) and self.with_mean:
+            raise TypeError(message(name, "X", "dense, not sparse, with with_mean=True", X, "Set with_mean=False."))
+        if hasattr(X, "iloc"):
+            return type(X)(rows, columns=X.columns, index=X.index)
+        return np.asarray(rows) if _array.is_array(rows) else rows
+
+    def _of_tensor(self, X: Any, function: Callable[[Any, Any, Any], Any]) -> Any:
+        """A function of rows, means and scales, in the dtype and on the device of the rows."""
+        import torch
+
+        X = check_rows(self, X, reset=False, missing=True)
+        dtype = X.dtype if X.is_floating_point() else _array.wide_dtype(X)
+        Z = X.to(torch.float32 if dtype.itemsize < 4 else dtype)
+        mean = _array.constant(self.mean_, Z) if self.with_mean else 0.0
+        scale = _array.constant(self.scale_, Z) if self.with_std else 1.0
+        return _finite(function(Z, mean, scale).to(dtype), X, type(self).__name__)
+
+
+def _finite(Z: Array, X: Array, owner: str) -> Array:
+    """Return scaled rows, or raise if one is infinite; missing numbers stay missing."""
+    if not _array.all_finite(Z) and bool(_array.namespace(Z).any(_array.namespace(Z).isinf(Z))):
+        check_overflow(Z, X, owner, "values")
+    return Z

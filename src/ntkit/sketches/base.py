@@ -41,11 +41,15 @@ class Distribution(ABC):
         """
 
     def draw_bytes(self) -> int:
-        """Bound for the memory that `sample` takes: signs, rows and nodes, fewer than ten for each degree."""
+        """Bound for the memory that `sample` takes: signs, rows and nodes, fewer than ten for each degree.
+
+        Nodes take a millisecond each however small they are, in which 2¹⁷ bytes could be filled.
+        """
         names = ("n_features", "n_components", "width", "inner_components")
         sizes = [getattr(self, name, None) or 0 for name in names]
         total = sum(sum(size) if isinstance(size, tuple) else size for size in sizes)
-        return 100 * max(getattr(self, "degree", 1), len(getattr(self, "coefficients", ()))) * total
+        n_nodes = max(getattr(self, "degree", 1), len(getattr(self, "coefficients", ())))
+        return n_nodes * max(100 * total, 2**17)
 
     def _seed(self, rng: RandomState) -> np.random.SeedSequence:
         """Seed of this law: keyed by its name and sizes, so that one int may seed several."""

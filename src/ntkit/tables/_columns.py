@@ -97,9 +97,8 @@ def check_frame(frame: Any) -> list[str]:
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"The table has more than one column named '{twice}'. Column names must be distinct.")
     if len(frame) == 0:
-        raise ValueError(
-            f"Found array with 0 sample(s) (shape={frame.shape}) while a minimum of 1 is required by {owner}."
-        )
+        found = f"Found 0 sample(s) (shape={frame.shape}) while a minimum of 1 is required."
+        raise ValueError(message(owner, "X", "non-empty, with at least one row", frame, found))
     return names
 
 

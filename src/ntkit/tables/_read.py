@@ -25,10 +25,10 @@ FRAME_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")  # of 
 _PARQUET = (".parquet", ".pq")
 _TABS = (".tsv", ".tsv.gz")
 _SEPARATORS = ",;\t"
-_MOST_NAMES = 40  # listed in an error message
+_MOST_NAMES, _LONGEST_NAME = 40, 60  # listed in an error message, and characters of each
 
 
-def read_frames(path: Path, n_rows: int) -> Iterator[DataFrame]:
+def read_frames(path: Path, n_rows: int, *, text: Collection[str] = ()) -> Iterator[DataFrame]:
     r"""Read a CSV, TSV or Parquet file as data frames of at most `n_rows` rows.
 
     Parameters
@@ -38,6 +38,8 @@ def read_frames(path: Path, n_rows: int) -> Iterator[DataFrame]:
         file (``.parquet``, ``.pq``).
     n_rows : int
         Most rows of a block.
+    text : collection of str, default=()
+        Columns of a CSV file that are read as text even if they look like numbers.
 
     Yields
     ------
@@ -67,7 +69,12 @@ def read_frames(path: Path, n_rows: int) -> Iterator[DataFrame]:
     """
     path = Path(path)
     _check_ending(path, FRAME_ENDINGS)
-    return _frames(path, n_rows)
+    return _frames(path, n_rows, text)
+
+
+def text_columns(frame: DataFrame) -> list[str]:
+    """Names of the columns with text that is no number."""
+    return [name for name in frame if _text_in(frame[name]).any()]
 
 
 def read_table(
@@ -133,7 +140,8 @@ def read_table(
 def _no_such(path: Path, kind: str, name: str, names: Sequence[str]) -> str:
     """Message for a name that is not there: the names there are and the closest one."""
     close = get_close_matches(name, names, 1, 0.6) or [n for n in names if n.lower() == name.lower()]
-    shown = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
+    short = [n if len(n) <= _LONGEST_NAME else n[: _LONGEST_NAME - 1] + "…" for n in names[:_MOST_NAMES]]
+    shown = ", ".join(short) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
     meant = f" Did you mean '{close[0]}'?" if close else ""
     return f"'{path}' has no {kind} '{name}'.{meant} It has: {shown}."
 
@@ -199,11 +207,12 @@ def _csv(path: Path, n_rows: int | None, text: Collection[str]) -> Iterator[Data
     start = 0 if names[0] else 1
     if start:
         warnings.warn(f"The first column of '{path}' has no name and is taken for row numbers: left out.", stacklevel=2)
-    options |= {"index_col": False, "low_memory": False, "dtype": dict.fromkeys(set(text) & set(names), str)}
+    types = dict.fromkeys(set(text) & set(names), str)
+    options |= {"index_col": False, "low_memory": False, "dtype": types}
     numbers: list[str] = []
     if n_rows is not None:
         first = _strictly(pd.read_csv, path, nrows=n_rows, **options).iloc[:, start:]
-        options["dtype"] = {name: str for name in first if _text_in(first[name]).any()}
+        options["dtype"] = types | dict.fromkeys(text_columns(first), str)
         numbers = [name for name in first if first[name].dtype.kind in "biuf" and first[name].notna().any()]
     with pd.read_csv(path, chunksize=n_rows, iterator=True, **options) as reader:
         while (frame := _strictly(next, reader, None)) is not None:
@@ -272,12 +281,16 @@ def _check_distinct(path: Path, names: list[str]) -> None:
 
 def _read_npz(path: Path, target: str | None) -> tuple[np.ndarray, np.ndarray | None]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # opened here, as NumPy leaves files open that are no archives
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             names = list(file.files)
-            rows, labels = _array_names(path, names, target, lambda name: file[name].ndim)
+            rows, labels = _array_names(path, names, target, lambda name: np.ndim(file[name]))
             X = file[rows]
             y = None if labels is None else file[labels]
-    except (zipfile.BadZipFile, EOFError, OSError) as error:
+            for name, array in ((rows, X), (labels, y)):
+                if isinstance(array, bytes):  # what NumPy makes of a part that does not begin as arrays do
+                    raise EOFError(f"'{name}' is no array")
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, zlib.error) as error:
         raise ValueError(f"Cannot read '{path}' as NPZ: {error}.") from error
     except ValueError as error:
         if "allow_pickle" not in str(error):

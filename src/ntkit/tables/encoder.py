@@ -7,8 +7,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
+from ntkit import _array
+from ntkit._estimator import AllOrNothing, as_floating, check_rows
 from ntkit._state import COLUMNS, Declared, Many, Part
 from ntkit._validation import check_int, describe
 from ntkit.tables._columns import (
@@ -25,7 +27,7 @@ from ntkit.tables._columns import (
 _FEW_CLASSES = 20
 
 
-class TableEncoder(Declared, TransformerMixin, BaseEstimator):
+class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
     """Columns of a data frame as a float32 matrix: numbers as they are, text one-hot.
 
     Missing numbers become the mean of the column in `fit`, and a column with missing numbers in `fit` gets a second
@@ -84,17 +86,18 @@ class TableEncoder(Declared, TransformerMixin, BaseEstimator):
         self
         """
         most = check_int(self.max_categories, "max_categories", type(self).__name__, minimum=1)
-        frame = as_frame(X)
-        columns: list[Number | Text]
-        if frame is None or not has_names(frame):
-            X = self._check_array(X if frame is None else frame.to_numpy(), reset=True)
-            columns = [fit_number(f"x{i}", X[:, i]) for i in range(X.shape[1])]
-            self.__dict__.pop("feature_names_in_", None)
-        else:
-            columns = [fit_column(frame[name], name, most) for name in check_frame(frame)]
-            self.feature_names_in_ = np.array(list(frame.columns), dtype=object)
-        self.n_features_in_ = len(columns)
-        self._columns = columns
+        with self._all_or_nothing():
+            frame = as_frame(X)
+            columns: list[Number | Text]
+            if frame is None or not has_names(frame):
+                X = self._check_array(X, reset=True)
+                columns = [fit_number(f"x{i}", X[:, i]) for i in range(X.shape[1])]
+                self.__dict__.pop("feature_names_in_", None)
+            else:
+                columns = [fit_column(frame[name], name, most) for name in check_frame(frame)]
+                self.feature_names_in_ = np.array(list(frame.columns), dtype=object)
+            self.n_features_in_ = len(columns)
+            self._columns = columns
         return self
 
     def transform(self, X: Any) -> np.ndarray:
@@ -133,7 +136,7 @@ class TableEncoder(Declared, TransformerMixin, BaseEstimator):
                     f"This {owner} was fitted on a data frame with columns of text such as '{texts[0]}', and needs "
                     f"data frames. Got {describe(X)}."
                 )
-            return self._check_array(X if frame is None else frame.to_numpy(), reset=False).T
+            return self._check_array(X, reset=False).T
         missing = [name for name in self.feature_names_in_ if name not in frame.columns]
         if missing:
             plural = "s" * (len(missing) > 1)
@@ -144,8 +147,7 @@ class TableEncoder(Declared, TransformerMixin, BaseEstimator):
         return [frame[name] for name in self.feature_names_in_]
 
     def _check_array(self, X: Any, *, reset: bool) -> np.ndarray:
-        types = [np.float64, np.float32]
-        return validate_data(self, X, dtype=types, ensure_all_finite="allow-nan", reset=reset, estimator=self)
+        return as_floating(_array.to_numpy(check_rows(self, X, reset=reset, missing=True)))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns made: ``width``, ``width=(missing)``, ``colour=red``, ``colour=(other)``.

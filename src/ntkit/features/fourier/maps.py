@@ -169,8 +169,9 @@ class DenseFourierMap(FourierMap):
         """Rows of the law N(0, I) each; more keep the first."""
 
     def _draw_bytes(self, plan: FourierPlan) -> int:
-        rows = plan.n_frequencies + (count_threads() * max(plan.n_features, 256) if self._rotated else 0)
-        return 32 * plan.n_features * rows
+        """Frequencies, and blocks that threads make orthogonal: d products take as long as filling d/32 bytes."""
+        d, n = plan.n_features, plan.n_frequencies
+        return 32 * d * (n + count_threads() * max(d, 256)) + n * d**2 // 32 if self._rotated else 32 * d * n
 
     def _draw(self, plan: FourierPlan, seed: np.random.SeedSequence) -> DenseWaves:
         draws = self._normals(seed, plan.n_frequencies, plan.n_features)

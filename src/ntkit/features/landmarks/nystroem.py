@@ -256,7 +256,8 @@ class NystroemFeatures(OfKernel, FeatureMap):
     def _check_state(self, limit: int, *, tolerance: float = 1e-3) -> None:
         """Check landmarks too, of which planning takes a matrix and its eigenvectors."""
         landmarks, indices = self.landmarks_, self.__dict__.get("landmark_indices_")
-        reserve(48 * landmarks.shape[0] ** 2, f"The kernel matrix of {landmarks.shape[0]} landmarks")
+        n = landmarks.shape[0]
+        reserve(48 * n**2, f"The kernel matrix of {n} landmarks and its eigenvectors", seconds=3e-10 * n**3)
         shape = tuple(self.__dict__.get("image_shape_") or (self.n_features_in_,))
         if self._has_name("precomputed"):
             shape = landmarks.shape[:1]

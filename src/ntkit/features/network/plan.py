@@ -179,7 +179,7 @@ class Layout:
     ) -> Layout:
         """The layout after some more stages."""
         columns = self.columns if columns is None else columns
-        reserve(columns.weights.nbytes, "Columns of layers")
+        reserve(columns.weights.nbytes, "The layers of a network", seconds=0.004)
         return Layout(
             self.pixels if pixels is None else pixels,
             columns,

@@ -283,9 +283,10 @@ class DotProductSketch(SeriesMap):
         degree = len(weights) - 1
         if not 0 <= degree <= HIGHEST_DEGREE:
             raise ValueError(f"The weights of {name} have the degree {degree}. Fit it again.")
-        if self._check_sampled():
+        n_sampled = self._check_sampled()
+        if n_sampled:
             given = self._given_degree(spec.zonal)
-            degree = min(degree, self.n_sampled if given is None else given)
+            degree = min(degree, n_sampled if given is None else given)
         highest = int(np.flatnonzero(weights).max(initial=0))
         if method == "tree" and highest > LARGEST_DEGREE:
             rule = f"'power' or 'auto' for degrees above {LARGEST_DEGREE} (here up to {highest})"
@@ -296,7 +297,7 @@ class DotProductSketch(SeriesMap):
             n_components=m,
             weights=weights,
             degree=degree,
-            n_sampled=self.n_sampled,
+            n_sampled=n_sampled,
             normalize=normalize,
             method=method,
         )
@@ -304,7 +305,7 @@ class DotProductSketch(SeriesMap):
     def _draw_bytes(self, plan: DotProductPlan) -> int:
         """Those of the degrees kept, and of chains of powers, of up to 12 each, for those that will be drawn."""
         law, n_all = plan.law({}, type(self).__name__), len(plan.weights)
-        n_degrees = min(n_all, plan.degree + 1 + 12 * self.n_sampled)
+        n_degrees = min(n_all, plan.degree + 1 + 12 * plan.n_sampled)
         return -(-law.draw_bytes() * n_degrees // n_all)
 
     def _draw(self, plan: DotProductPlan, seed: np.random.SeedSequence) -> SampledDraws:

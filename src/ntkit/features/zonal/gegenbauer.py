@@ -453,13 +453,20 @@ class GegenbauerFeatures(FeatureMap):
         return factors
 
     def _draw_bytes(self, plan: ZonalPlan) -> int:
-        """Kernel matrices of candidates for the directions of harmonics, and all directions."""
+        """Kernel matrices of candidates for the directions of harmonics, and all directions.
+
+        Blocks of orthogonal directions take 0.1 ms each however small they are, in which 2¹⁴ bytes could be filled;
+        polynomials at all pairs of candidates 4 ns for each pair and degree, as long as half a byte.
+        """
         total = _draw_bytes(plan.reduction)
         for number, factor in enumerate(plan.factors):
             sizes = [harmonic_dimension(modes[number].degree, factor.n_features) for modes in plan.blocks] or [0]
             n_candidates = _zonal.count_candidates(max(sizes)) if factor.n_features > 2 else sum(sizes)
             total += 32 * factor.n_features * (n_candidates + plan.n_random + 256)
-            total += 48 * n_candidates**2 + 8 * sum(size**2 for size in set(sizes)) if factor.n_features > 2 else 0
+            total += 2**14 * plan.n_random // factor.n_features if plan.orthogonal else 0
+            if factor.n_features > 2:
+                n_steps = sum({modes[number].degree for modes in plan.blocks})
+                total += (48 + n_steps // 2) * n_candidates**2 + 8 * sum(size**2 for size in set(sizes))
         return total
 
     def _draw(self, plan: ZonalPlan, seed: np.random.SeedSequence) -> ZonalDraws:
@@ -515,8 +522,9 @@ class GegenbauerFeatures(FeatureMap):
 
     def _check_spec(self, lengthscale: float) -> KernelSpec:
         """The kernel that the parameters and a length scale describe."""
-        own: Any = {"depth": self.depth, "power": self.power, "lengthscale": lengthscale}
-        return zonal_kernel(self.kernel, type(self).__name__, **own)
+        name = type(self).__name__
+        power = check_int(self.power, "power", name, minimum=0)
+        return zonal_kernel(self.kernel, name, depth=self.depth, power=power, lengthscale=lengthscale)
 
     def _series(self, spec: KernelSpec) -> Any:
         try:

@@ -163,7 +163,9 @@ class Radial:
         damping = xp.zeros_like(r)
         if self.damped:
             ratio = xp.clip(ratio, None, 4.0)
-            damping = 0.5 * (self.anchor**2 - r**2) / self.lengthscale**2
+            damping = 0.5 * (
+                (self.anchor / self.lengthscale) ** 2 - (r / self.lengthscale) ** 2
+            )  # of units of ℓ: no overflow
         i = xp.arange(self.mixtures.shape[0], **place)
         terms = xp.exp(2 * i * ratio[:, None] + damping[:, None])
         degrees = xp.asarray(np.array([mode.degree for mode in self.modes], dtype=np.float64), **place)
