@@ -12,8 +12,10 @@ PYTEST_ARGS ?=
 
 PAPERS_ARGS ?=
 PEERS_ARGS ?=
+BENCH ?= *
+BENCH_ARGS ?=
 
-.PHONY: demo test lint format docs check-docs papers peers bench clean
+.PHONY: demo test test-all lint format docs docs-fast check-docs papers peers bench clean
 
 $(VENV)/base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -34,9 +36,16 @@ $(VENV)/docs: $(VENV)/dev
 demo: $(VENV)/base
 	$(BIN)/ntkit demo --output demo
 
+# One worker for each core: threads of BLAS and torch would wait for each other. A worker keeps to neighbouring tests,
+# which share compiled code and fitted models, until it has none left.
+PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist=worksteal $(PYTEST_ARGS)
+
 test: $(VENV)/dev
-	@# one worker for each core: threads of BLAS and torch would wait for each other
-	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto $(PYTEST_ARGS)
+	$(PYTEST)
+
+# and tutorials, killed processes, clusters, more trials and seeds
+test-all: $(VENV)/dev
+	NTKIT_TEST_ALL=1 $(PYTEST)
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -51,6 +60,10 @@ docs: $(VENV)/docs
 	$(BIN)/sphinx-build -W --keep-going -j auto -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
+# without running examples/
+docs-fast: $(VENV)/docs
+	$(BIN)/sphinx-build -W --keep-going -j auto -b html -D plot_gallery=0 docs docs/_build/fast
+
 check-docs: docs
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[check]'
 	command -v chromium >/dev/null || $(BIN)/python -m playwright install chromium
@@ -64,10 +77,10 @@ papers: $(VENV)/dev
 peers: $(VENV)/dev
 	$(BIN)/python benchmarks/peers/all.py $(PEERS_ARGS)
 
+# single parts; what is in benchmarks/results is not measured again:
+#   make bench BENCH=fourier BENCH_ARGS=--quick, BENCH_ARGS=--report, BENCH_ARGS='--device cuda'
 bench: $(VENV)/dev
-	$(BIN)/python benchmarks/bench_exact_kernels.py
-	$(BIN)/python benchmarks/bench_sketches.py --plot docs/polynomial_sketch.png
-	for question in errors speed learning; do $(BIN)/python benchmarks/bench_ntk_features.py $$question || exit 1; done
+	for file in benchmarks/bench_$(BENCH).py; do $(BIN)/python $$file --plot docs $(BENCH_ARGS) || exit 1; done
 
 clean:
 	rm -rf $(VENV) .venv-neural-tangents build dist demo docs/_build docs/gallery docs/api/generated .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import tracemalloc
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
+from tests import tiers
+from tests.hostile import verdicts
 
 collect_ignore_glob = ["golden/*.py"]  # they need neural-tangents, in an environment of its own
 
@@ -19,6 +22,34 @@ settings.register_profile(
 )
 settings.register_profile("nightly", deadline=None, max_examples=500)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what only `make test-all` runs, and what needs a GPU where there is none."""
+    marks = [] if tiers.ALL else ["thorough"]
+    if any(item.get_closest_marker("gpu") for item in items) and not tiers.has_gpu():
+        marks.append("gpu")
+    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, marks))]
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector all that stays until the end: modules and thousands of tests."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print the counts of hostile trials, and the seed that failures need."""
+    if tiers.SEED and terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(f"To run these again set NTKIT_TEST_SEED={tiers.SEED}.", red=True)
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    text = verdicts.table([pair for report in reports for pair in getattr(report, "user_properties", [])])
+    if text:
+        terminalreporter.section("hostile trials")
+        terminalreporter.write_line(text)
 
 
 @pytest.fixture(params=["numpy", "torch", "strict"])
@@ -38,7 +69,7 @@ def to_library(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
 @pytest.fixture
 def rng() -> np.random.Generator:
     """Fixed seed unless NTKIT_TEST_SEED says otherwise (the nightly sweep)."""
-    return np.random.default_rng(int(os.environ.get("NTKIT_TEST_SEED", "0")))
+    return np.random.default_rng(tiers.SEED)
 
 
 def peak_memory(function: Callable[[], Any]) -> int:

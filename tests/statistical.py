@@ -27,6 +27,16 @@ def spread_rows(n_features: int, seed: int = 0) -> np.ndarray:
     return (norms * (frame @ [np.cos(angles), np.sin(angles)])).T
 
 
+def kept(sample: Sample) -> Sample:
+    """The same maps of one set of rows; each is drawn once, however many checks look at it."""
+    found: dict[int, Any] = {}
+
+    def of_seed(seed: int) -> Callable[[np.ndarray], Any]:
+        return lambda X: found[seed] if seed in found else found.setdefault(seed, sample(seed)(X))
+
+    return of_seed
+
+
 def gram_matrices(sample: Sample, X: np.ndarray, n_seeds: int, seed: int = 0) -> np.ndarray:
     """Estimates Z Zᵀ of shape (n_seeds, n_rows, n_rows) from the seeds seed, seed + 1, …."""
     grams = []
@@ -42,7 +52,7 @@ def check_unbiased(sample: Sample, X: np.ndarray, exact: np.ndarray, *, n_seeds:
     False alarms: 1e-6 in all, split over the entries and the two sides (nominal, see above). A map that is exact
     for every seed has se = 0: rounding is allowed for.
     """
-    _judge_mean(gram_matrices(sample, X, n_seeds, seed), exact)
+    judge_mean(gram_matrices(sample, X, n_seeds, seed), exact)
 
 
 def check_variance(
@@ -141,7 +151,8 @@ def check_distinct(draws: Sequence[np.ndarray]) -> None:
         assert not np.array_equal(a, -b), f"draws {i} and {j} are the same up to a sign"
 
 
-def _judge_mean(estimates: np.ndarray, exact: np.ndarray) -> None:
+def judge_mean(estimates: np.ndarray, exact: np.ndarray) -> None:
+    """As :func:`check_unbiased`, for Gram matrices of many seeds that are there already."""
     n_seeds = len(estimates)
     n_entries = exact.shape[0] * (exact.shape[0] + 1) // 2  # of a symmetric matrix
     t = stats.t.isf(LEVEL / 2 / n_entries, n_seeds - 1)

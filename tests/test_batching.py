@@ -126,3 +126,10 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert out.stdout.strip() == "0", out.stderr
+
+
+def test_most_bounds_the_threads(monkeypatch):
+    monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
+    threads = set()
+    run_on_threads(lambda _: threads.add(threading.get_ident()), range(20), most=1)
+    assert threads == {threading.get_ident()}

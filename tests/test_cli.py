@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,7 +13,7 @@ import pandas as pd
 import pytest
 
 import ntkit as package
-from ntkit.cli import comparison, main
+from ntkit.cli import comparison, demo, main, page
 from ntkit.cli.commands import candidates
 
 SMALL = ["--components", "128", "--time-budget", "5"]
@@ -68,6 +70,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.thorough
 def test_fit_predict_and_evaluate_in_processes(folder, tmp_path):
     data, model, predictions = folder / "train.npz", tmp_path / "m.ntkit", tmp_path / "p.csv"
     out = run_process("fit", data, "--target", "y", "--output", model, "--kernel", "ntk", *SMALL)
@@ -94,7 +97,7 @@ class TestFit:
         assert report["best"]["name"] == "gaussian lengthscale=1.5"
         assert report["test"]["scores"]["R2"] > 0.9 > report["test"]["baseline"]["R2"]
         assert (report["n_train"], report["n_test"]) == (320, 80)
-        again = ntkit("fit", folder / "train.parquet", "-t", "price", "-o", tmp_path / "m", *options).report
+        again = ntkit("fit", folder / "train.parquet", "-t", "price", "-o", tmp_path / "m", "--force", *options).report
         assert again["test"] == report["test"]  # one seed, one result
 
     @pytest.mark.parametrize(
@@ -239,6 +242,117 @@ class TestPredict:
         assert "--output must end in .csv" in done.err
 
 
+class TestOutputs:
+    """What a command replaces: never its inputs, other files only if told so."""
+
+    DISGUISES = ("itself", "dots", "symbolic link", "hard link", "linked folder")
+
+    def disguised(self, path, disguise):
+        if disguise == "symbolic link":
+            path.with_name("link.csv").symlink_to(path.name)
+            return path.with_name("link.csv")
+        if disguise == "hard link":
+            path.with_name("hard.csv").hardlink_to(path)
+            return path.with_name("hard.csv")
+        if disguise == "linked folder":
+            path.with_name("here").symlink_to(".")
+        return {"dots": path.parent / ".." / path.parent.name, "linked folder": path.with_name("here")}.get(
+            disguise, path.parent
+        ) / path.name
+
+    @pytest.mark.parametrize("force", [[], ["--force"]])
+    @pytest.mark.parametrize("disguise", DISGUISES)
+    def test_inputs_stay(self, ntkit, folder, tmp_path, disguise, force):
+        data, model = (tmp_path / name for name in ("data.csv", "model.csv"))
+        content = {data: (folder / "train.csv").read_bytes(), model: (folder / "price.ntkit").read_bytes()}
+        for path, what in content.items():
+            path.write_bytes(what)
+        output = self.disguised(data, disguise)
+        names = set(os.listdir(tmp_path))
+        done = ntkit("fit", data, "-t", "price", "--drop", "id", "-o", output, *force, *SMALL, code=2)
+        assert "is the input" in done.err
+        assert "is the input" in ntkit("predict", model, data, "-o", output, *force, code=2).err
+        assert "is the input" in ntkit("predict", model, data, "-o", model, *force, code=2).err
+        assert {path: path.read_bytes() for path in content} == content
+        assert set(os.listdir(tmp_path)) == names
+
+    def test_other_files_are_replaced_with_force(self, ntkit, folder, tmp_path):
+        output, link = tmp_path / "p.csv", tmp_path / "link.csv"
+        output.write_text("old")
+        output.chmod(0o640)
+        link.symlink_to("p.csv")
+        fit = ("fit", folder / "train.npz", "-t", "y", "--kernel", "linear", *SMALL)
+        predict = ("predict", folder / "price.ntkit", folder / "train.csv")
+        for command in (fit, predict):
+            done = ntkit(*command, "-o", output, code=2)
+            assert re.search(r"^error: .*p.csv' exists. Say --force to replace it", done.err, re.M)
+            assert output.read_text() == "old"
+        ntkit(*predict, "-o", link, "--force")
+        assert len(pd.read_csv(output)) == 400
+        assert link.is_symlink()
+        assert output.stat().st_mode & 0o777 == 0o640
+        ntkit(*fit, "-o", output, "-f")
+        assert package.load(output).predict(np.ones((1, 2))).shape == (1,)
+        assert set(os.listdir(tmp_path)) == {"p.csv", "link.csv"}
+
+    def test_devices_are_not_replaced(self, ntkit, folder, tmp_path):
+        os.mkfifo(tmp_path / "p.csv")
+        done = ntkit("predict", folder / "price.ntkit", folder / "train.csv", "-o", tmp_path / "p.csv", "-f", code=1)
+        assert "Name a file" in done.err
+        assert (tmp_path / "p.csv").is_fifo()
+
+    def test_a_writer_that_fails_leaves_the_old_output(self, ntkit, folder, tmp_path, monkeypatch):
+        def fail(*_):
+            raise OSError(28, "No space left on device")
+
+        (tmp_path / "p.csv").write_text("old")
+        monkeypatch.setattr(os, "fsync", fail)
+        predict = ("predict", folder / "price.ntkit", folder / "train.csv", "-f", "-o")
+        assert "No space left" in ntkit(*predict, tmp_path / "p.csv", code=1).err
+        assert (tmp_path / "p.csv").read_text() == "old"
+        compare = ("compare", folder / "train.npz", "-t", "y", "--components", "8", "--max-exact", "0", "-o")
+        assert "No space left" in ntkit(*compare, tmp_path / "new" / "folder", code=1).err
+        assert os.listdir(tmp_path) == ["p.csv"]
+
+    def test_temporary_files_have_names_of_their_own(self, ntkit, folder, tmp_path, monkeypatch):
+        """Two commands at once may write the same output."""
+        during = []
+        fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", lambda number: (during.extend(os.listdir(tmp_path)), fsync(number)))
+        for _ in range(2):
+            ntkit("predict", folder / "price.ntkit", folder / "train.csv", "-f", "-o", tmp_path / "p.csv")
+        assert len({name for name in during if name != "p.csv"}) == 2
+        assert os.listdir(tmp_path) == ["p.csv"]
+
+    def test_plots_of_before_are_replaced_and_others_are_not(self, ntkit, folder, tmp_path):
+        compare = ("compare", folder / "train.npz", "-t", "y", "--components", "8", "--max-exact", "0", "-q")
+        for _ in range(2):
+            ntkit(*compare, "-o", tmp_path)
+        for name in ("comparison.png", "comparison.html"):
+            content = (tmp_path / name).read_bytes()
+            (tmp_path / name).write_text("my own")
+            assert f"{name}' exists. Say --force" in ntkit(*compare, "-o", tmp_path, code=2).err
+            assert (tmp_path / name).read_text() == "my own"
+            (tmp_path / name).write_bytes(content)
+        (tmp_path / "digits.png").write_text("my own")
+        assert "digits.png' exists. Say --force" in ntkit("demo", "-o", tmp_path, code=2).err
+        figure = demo.plot([{"method": "m", "chosen": "c", "accuracy": 0.5, "fit_seconds": 1.0}] * 4)
+        page.write_files(tmp_path, {"digits.png": page.as_png(figure)})
+        assert page.is_ours(tmp_path / "digits.png")
+
+    def test_folders_that_cannot_be(self, ntkit, folder, tmp_path, monkeypatch):
+        """Found out before the work, not after it."""
+        monkeypatch.setattr("ntkit.cli.comparison.compare", None)
+        (tmp_path / "file").write_text("old")
+        for output in (tmp_path / "file", tmp_path / "file" / "folder"):
+            done = ntkit("compare", folder / "train.npz", "-t", "y", "-o", output, code=1)
+            assert "file' is a file" in done.err
+        monkeypatch.setitem(sys.modules, "matplotlib", None)
+        for command in (("compare", folder / "train.npz", "-t", "y"), ("demo",)):
+            assert "pip install 'ntkit[plot]'" in ntkit(*command, "-o", tmp_path / "new", code=1).err
+        assert os.listdir(tmp_path) == ["file"]
+
+
 class TestEvaluate:
     def test_regression(self, ntkit, folder):
         report = ntkit("evaluate", folder / "price.ntkit", folder / "train.csv", "-t", "price", "--json").report
@@ -363,7 +477,20 @@ class TestMain:
             raise KeyboardInterrupt
 
         monkeypatch.setattr("ntkit.cli.commands.evaluate", stop)
-        assert ntkit("evaluate", "a", "b", "-t", "c", code=130).err.strip() in ("", "error: interrupted")
+        assert ntkit("evaluate", "a", "b", "-t", "c", code=130).err == "error: interrupted\n"
+
+    def test_termination(self, ntkit, monkeypatch):
+        """Temporary files are removed on the way out."""
+        monkeypatch.setattr("ntkit.cli.commands.evaluate", lambda **_: signal.raise_signal(signal.SIGTERM))
+        before = signal.getsignal(signal.SIGTERM)
+        assert ntkit("evaluate", "a", "b", "-t", "c", code=143).err == "error: terminated\n"
+        assert signal.getsignal(signal.SIGTERM) is before
+
+    def test_reports_that_cannot_be_printed(self, folder):
+        command = [sys.executable, "-m", "ntkit", "evaluate", "price.ntkit", "train.csv", "-t", "price"]
+        with open("/dev/full", "w") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, cwd=folder)
+        assert (done.returncode, done.stderr) == (1, "error: The report cannot be printed: No space left on device\n")
 
     @pytest.mark.parametrize("missing", ["typer", "pandas"])
     def test_missing_packages(self, folder, missing):

@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from tests.tiers import thorough
 
 from ntkit.cli import demo
 from ntkit.cli.texts import to_json
@@ -16,6 +17,7 @@ from ntkit.kernels import relu_ntk
 NAMES = ("linear", "RBF features", "NTK features", "exact NTK")
 
 
+@thorough
 def test_demo_trains_reports_and_plots(tmp_path):
     command = [sys.executable, "-m", "ntkit", "demo", "--output", str(tmp_path / "new" / "folder")]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -32,6 +34,10 @@ def test_demo_trains_reports_and_plots(tmp_path):
 def test_report_is_plain_data(tmp_path):
     report = json.loads(to_json(demo.run(tmp_path, components=256)))
     assert [r["method"] for r in report["results"]] == list(NAMES)
+    accuracy = {r["method"]: r["accuracy"] for r in report["results"]}
+    assert accuracy["exact NTK"] > 0.98
+    assert min(accuracy["NTK features"], accuracy["RBF features"]) > accuracy["linear"]
+    assert (tmp_path / "digits.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_plot_shows_the_function():

@@ -9,6 +9,7 @@ from sklearn.datasets import load_digits
 from sklearn.exceptions import NotFittedError
 from sklearn.kernel_approximation import Nystroem, PolynomialCountSketch, RBFSampler
 from sklearn.metrics.pairwise import polynomial_kernel, rbf_kernel
+from tests.tiers import pairwise, sampled, thorough
 
 from ntkit import (
     CNTKSketch,
@@ -139,6 +140,7 @@ def test_statistical_dimension_of_low_rank(rng):
     [
         (np.ones((3, 4)), ValueError, r"'K' parameter of {} must be a square matrix. Got ndarray of shape \(3, 4\)"),
         (np.array([[1.0, 0.5], [0.4, 1.0]]), ValueError, "'K' parameter of {} must be symmetric"),
+        (np.array([[1.0, 0.5], [0.5001, 1.0]]), ValueError, "'K' parameter of {} must be symmetric"),
         (np.array([[1.0, np.nan], [np.nan, 1.0]]), ValueError, "'K' parameter of {} must be finite. Got nan"),
         (np.ones(3), ValueError, "'K' parameter of {} must be 2-D"),
         (np.ones((0, 0)), ValueError, "'K' parameter of {} must be non-empty"),
@@ -281,6 +283,64 @@ def test_bad_uses_of_kernel_error(rng):
 # Sizes.
 
 
+class KnownMap:
+    """A map whose kernel is the identity, with the errors c · m^−rate times 0.6, 0.8, 1, 1.2 and 1.4 for five seeds."""
+
+    learns_from_rows = False
+
+    def __init__(self, c, rate, seeds, n_components=1, seed=None):
+        self.c, self.rate, self.seeds, self.n_components, self.seed = c, rate, seeds, n_components, seed
+
+    def resized(self, n_components, *, random_state):
+        return type(self)(self.c, self.rate, self.seeds, n_components, random_state)
+
+    def fit(self, X):  # noqa: ARG002
+        self.seeds.setdefault(self.seed, len(self.seeds))
+        return self
+
+    def transform(self, X):
+        error = (0.6 + 0.2 * (self.seeds[self.seed] % 5)) * self.c * self.n_components**-self.rate
+        return (1 + error) ** 0.5 * np.eye(len(X))
+
+    def exact_kernel(self, X):
+        return np.eye(len(X))
+
+
+@pytest.mark.parametrize(("c", "rate"), [(1.0, 0.5), (30.0, 1.0), (1.0, 0.25)])
+def test_suggested_sizes_follow_from_errors(c, rate):
+    """The root mean square over five seeds of their own, c √1.08 m^−rate, is the target at the size suggested."""
+    for target in (0.3, 0.07):
+        seeds = {}
+        found = suggest_n_components(KnownMap(c, rate, seeds), np.zeros((7, 2)), target)
+        exact = (c * 1.08**0.5 / target) ** (1 / rate)
+        assert len(seeds) == 5
+        assert found == (32 if exact <= 32 else pytest.approx(exact, rel=1e-9, abs=1))
+
+
+def test_maps_that_learn_are_fitted_on_other_rows_than_they_are_measured_on():
+    """On eight for each component, if there are so many; the error is measured on 20 rows that no fit has seen."""
+    fitted, measured = {}, set()
+
+    class Learning(KnownMap):
+        learns_from_rows = True
+
+        def fit(self, X):
+            fitted.setdefault(self.n_components, set()).add(len(X))
+            self.rows = set(X[:, 0])
+            return super().fit(X)
+
+        def transform(self, X):
+            assert not self.rows & set(X[:, 0])
+            measured.add(len(X))
+            return super().transform(X)
+
+    X = np.arange(1000.0)[:, None]
+    assert suggest_n_components(Learning(1.0, 0.5, {}), X, 0.1, n_samples=20) == pytest.approx(108, abs=1)
+    assert fitted == {32: {256}, 64: {512}, 128: {980}}
+    assert measured == {20}
+
+
+@thorough
 @pytest.mark.parametrize(
     ("feature_map", "target"),
     [(NTKFeatures(depth=1), 0.03), (NTKFeatures(depth=3), 0.08), (NTKRandomFeatures(), 0.06),
@@ -391,15 +451,15 @@ IMAGE_MAPS = [
      lambda X: network_kernel(CONV, X) + network_kernel(CONV, X, kind="nngp")),
     (GradientFeatures(CONV, width=20, random_state=0), lambda X: network_kernel(CONV, X)),
 ]  # fmt: skip
-OF_IMAGES = pytest.mark.parametrize(("feature_map", "kernel"), IMAGE_MAPS, ids=lambda value: type(value).__name__)
 
 
-@OF_IMAGES
-@pytest.mark.parametrize("kind", ["uint8", "float32", "float64"])
-@pytest.mark.parametrize("library", ["numpy", "torch"])
-def test_kernel_error_of_images(feature_map, kernel, kind, library, rng):
+@pytest.mark.parametrize(
+    ("case", "kind", "library"), pairwise(IMAGE_MAPS, ["uint8", "float32", "float64"], ["numpy", "torch"])
+)
+def test_kernel_error_of_images(case, kind, library, rng):
     import torch
 
+    feature_map, kernel = case
     X = rng.integers(1, 4, size=(15, 4, 5, 2)).astype(kind)
     images = X if library == "numpy" else torch.from_numpy(X)
     feature_map = clone(feature_map).fit(images)
@@ -413,8 +473,10 @@ def test_kernel_error_of_images(feature_map, kernel, kind, library, rng):
         assert kernel_error(feature_map, images, kernel=net) == pytest.approx(expected, rel=1e-4)
 
 
-@pytest.mark.parametrize("flat", [False, True])
-@pytest.mark.parametrize("feature_map", [IMAGE_MAPS[0][0], IMAGE_MAPS[1][0]], ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    ("feature_map", "flat"),
+    sampled([(feature_map, flat) for flat in (True, False) for feature_map, _ in IMAGE_MAPS[:2]], 1),
+)
 def test_suggested_sizes_for_images_reach_the_target(feature_map, flat, rng):
     X = rng.standard_normal((30, 4, 5, 2))
     if flat:

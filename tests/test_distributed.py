@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import signal
@@ -10,8 +9,10 @@ import sys
 import threading
 import time
 import uuid
+import warnings
 from collections import Counter
 from copy import deepcopy
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from sklearn.decomposition import IncrementalPCA
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MinMaxScaler, RobustScaler, StandardScaler
+from tests.tiers import ALL, sampled, thorough
 from threadpoolctl import threadpool_limits
 
 from ntkit import (
@@ -31,6 +33,7 @@ from ntkit import (
     FlipAveraged,
     GradientFeatures,
     ImageStandardizer,
+    KernelRidge,
     NetworkFeatures,
     NTKFeatures,
     NTKPolynomialSketch,
@@ -41,6 +44,7 @@ from ntkit import (
     distributed,
     networks,
 )
+from ntkit.kernels import KernelSpec, gaussian
 from ntkit.models._statistics import Statistics
 from ntkit.models._targets import ClassTargets
 
@@ -51,8 +55,7 @@ import dask
 import dask.array as da
 import dask.dataframe as dd
 import pandas as pd
-from distributed import Client, LocalCluster
-from distributed.utils import silence_logging_cmgr
+from tests.clusters import local_cluster
 
 # A worker that is killed leaves sockets for the garbage collector: no business of ours.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
@@ -66,8 +69,16 @@ CHUNKS = {
     "empty": (0, 120, 0, 0, 150, 30, 0),
     "many": (10,) * 30,
 }
-CHUNKINGS = pytest.mark.parametrize("chunks", CHUNKS.values(), ids=CHUNKS)
-SOME_CHUNKINGS = pytest.mark.parametrize("chunks", [CHUNKS["uneven"], CHUNKS["empty"]], ids=["uneven", "empty"])
+
+
+def of_chunks(few, many):
+    """Parametrize by chunks of these names; `many` under `make test-all`."""
+    names = many if ALL else few
+    return pytest.mark.parametrize("chunks", [CHUNKS[name] for name in names], ids=names)
+
+
+CHUNKINGS = of_chunks(["uneven", "empty"], list(CHUNKS))
+SOME_CHUNKINGS = of_chunks(["empty"], ["uneven", "empty"])
 NAMES = ["a", "b", "c", "d", "e"]
 MAPS = [
     NTKFeatures(n_components=16, random_state=0),
@@ -78,6 +89,7 @@ MAPS = [
     GradientFeatures(width=4, random_state=0),
     RandomFourierFeatures(n_components=16, lengthscale=2.0, random_state=0),
 ]
+OF_MAPS = pytest.mark.parametrize("features", sampled(MAPS, 2), ids=lambda m: type(m).__name__)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -99,18 +111,11 @@ def small_tasks(monkeypatch):
     monkeypatch.setattr(distributed, "_FEWEST_ROWS", 20)
 
 
-def start_cluster():
-    return LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", memory_limit=None,
-        silence_logs=logging.CRITICAL,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def client():
-    """Two processes, used by those tests only that name them."""
+    """Two workers, used by those tests only that name them: threads, under `make test-all` processes."""
     by_value()
-    with start_cluster() as cluster, Client(cluster, set_as_default=False) as client:
+    with local_cluster(2, processes=ALL) as client:
         yield client
 
 
@@ -274,9 +279,9 @@ def test_weights_count_like_repeated_rows(X, y, rng):
     np.testing.assert_allclose(model.coef_, again.coef_, atol=1e-8 * np.abs(again.coef_).max())
 
 
-@pytest.mark.parametrize("chunks", [(100, 200), (0, 100, 200)], ids=["full", "first empty"])
-@pytest.mark.parametrize("n_targets", [1, 2])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("known", "n_targets", "chunks"), sampled(list(product([True, False], [1, 2], [(100, 200), (0, 100, 200)])), 2)
+)
 def test_several_targets(chunks, n_targets, known, X, y):
     Y = np.stack([y, X[:, 1]], axis=1)[:, :n_targets]
     Xd, Yd = in_chunks(X, chunks), in_chunks(Y, chunks)
@@ -290,7 +295,7 @@ def test_several_targets(chunks, n_targets, known, X, y):
     assert model.predict(in_chunks(X, chunks)).compute().shape == (N, n_targets)
 
 
-@pytest.mark.parametrize("features", MAPS, ids=lambda m: type(m).__name__)
+@OF_MAPS
 def test_single_precision(features, X, y):
     """Features are the same; sums over a block carry errors of 6e-8 √rows, times λ_max/α in the weights."""
     X = StandardScaler().fit_transform(X).astype(np.float32)
@@ -469,7 +474,7 @@ def test_numbers_of_several_types(X, y):
 
 
 @pytest.mark.parametrize("options", [{}, {"with_mean": False}, {"with_std": False}], ids=str)
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", sampled([np.float64, np.float32], 1))
 @SOME_CHUNKINGS
 def test_scalers_are_fitted_on_all_rows(options, dtype, chunks, X, y):
     X = X.astype(dtype)
@@ -494,7 +499,7 @@ def test_scalers_of_odd_columns(y, rng):
     X[:, 2] = 1e6 + 1e-3 * X[:, 2]
     X[:, 3] = 0.0
     expected = StandardScaler().fit(X)
-    for chunks in CHUNKS.values():
+    for chunks in CHUNKS.values() if ALL else [CHUNKS["empty"]]:
         scaler = ridge().fit(in_chunks(X, chunks), y).features_[0]
         np.testing.assert_allclose(scaler.scale_, expected.scale_, rtol=1e-5)
         np.testing.assert_allclose(scaler.transform(X), expected.transform(X), atol=1e-5)
@@ -550,7 +555,7 @@ def test_frozen_steps_stay_as_they_are(step, X, y):
 # Maps and predictions are lazy.
 
 
-@pytest.mark.parametrize("features", MAPS, ids=lambda m: type(m).__name__)
+@OF_MAPS
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int32])
 def test_transform_is_lazy_and_keeps_the_chunks(features, dtype, X):
     X = X.astype(dtype)
@@ -571,7 +576,7 @@ def test_transform_is_lazy_and_keeps_the_chunks(features, dtype, X):
     np.testing.assert_allclose(Z.sum(axis=0).compute(), expected.sum(axis=0), rtol=1e-3)
 
 
-@pytest.mark.parametrize("features", MAPS, ids=lambda m: type(m).__name__)
+@OF_MAPS
 def test_maps_are_fitted_on_dask_collections(features, X):
     expected = clone(features).fit_transform(X)
     fitted = clone(features).fit(in_chunks(X, CHUNKS["empty"]))
@@ -585,8 +590,7 @@ def test_maps_are_fitted_on_dask_collections(features, X):
     np.testing.assert_allclose(Z.compute(), expected, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
-@pytest.mark.parametrize("n_targets", [None, 1, 2])
+@pytest.mark.parametrize(("dtype", "n_targets"), sampled(list(product([np.float64, np.float32], [None, 1, 2])), 3))
 def test_predictions_are_lazy(dtype, n_targets, X, y):
     X = X.astype(dtype)
     Y = y if n_targets is None else np.stack([y, X[:, 1]], axis=1)[:, :n_targets]
@@ -663,7 +667,7 @@ def image_blocks(images, chunks):
 
 @SOME_CHUNKINGS
 @pytest.mark.parametrize("dtype", ["uint8", "float32", "float64"])
-@pytest.mark.parametrize("name", ["cntk", "network"])
+@pytest.mark.parametrize("name", sampled(["cntk", "network"], 1))
 def test_features_of_images_are_lazy(name, dtype, chunks, images):
     images = images.astype(dtype)
     blocks = image_blocks(images, chunks)
@@ -682,7 +686,7 @@ def test_features_of_images_are_lazy(name, dtype, chunks, images):
 
 
 @SOME_CHUNKINGS
-@pytest.mark.parametrize("name", IMAGE_MAPS)
+@pytest.mark.parametrize("name", sampled(list(IMAGE_MAPS), 2))
 def test_models_of_images(name, chunks, images, y):
     images = images.astype(np.float64)
     blocks = image_blocks(images, chunks)
@@ -772,8 +776,9 @@ def test_rows_must_match(X, y):
         ridge().fit(unknown, without_sizes(in_chunks(y, (300,))))
 
 
-@pytest.mark.parametrize("batch_size", [None, 50])
-@pytest.mark.parametrize("sizes", [(100, 190), (120, 200), (100, 250)])
+@pytest.mark.parametrize(
+    ("batch_size", "sizes"), sampled(list(product([None, 50], [(100, 190), (120, 200), (100, 250)])), 3)
+)
 def test_blocks_that_do_not_match_are_found_on_the_workers(batch_size, sizes, X, y):
     """Also where a target too many would come after the last whole batch of rows."""
     y = np.resize(y, sum(sizes))
@@ -832,7 +837,7 @@ def test_graphs_can_be_computed_twice(X, y):
     """Blocks that stay in memory are not changed, even where features are the rows themselves."""
     table = frame(X)
     kept, kept_y = X.copy(), y.copy()
-    for features in ("passthrough", *MAPS):
+    for features in ("passthrough", *sampled(MAPS, 2)):
         steps = Pipeline([("features", features)])
         with dask.config.set(scheduler="threads"):
             rows, targets = in_chunks(X, CHUNKS["uneven"]).persist(), in_chunks(y, CHUNKS["uneven"]).persist()
@@ -868,7 +873,7 @@ def assert_unchanged(part, before):
             np.testing.assert_array_equal(value, before[name], err_msg=name)
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("dtype", sampled([np.float64, np.float32], 1))
 @pytest.mark.parametrize("sizes", [(3000, 3000, 3000), (3000, 5, 10), (5, 10, 3000), (5, 5, 5), (5, 3000, 20, 2000)])
 def test_parts_can_be_added_up_twice(sizes, dtype, rng):
     """Dask may use a part again, after the sum it went into was lost with a worker."""
@@ -902,12 +907,12 @@ def test_a_task_leaves_its_model_and_rows_alone(X, y):
     worker = distributed._Worker(model)
     blocks = [X[:100].copy(), X[100:].copy()], [y[:100].copy(), y[100:].copy()], [None, None]
     kept = deepcopy(blocks)
-    first, second = worker(*blocks, 0), worker(*blocks, 0)
+    first, second = worker(*blocks, 0, 0), worker(*blocks, 0, 0)
     assert_unchanged(second, snapshot(first))
     assert model._statistics.count == 0
     for old, new in zip(kept[0] + kept[1], blocks[0] + blocks[1], strict=True):
         np.testing.assert_array_equal(old, new)
-    again = pickle.loads(pickle.dumps(worker))(*blocks, 0)
+    again = pickle.loads(pickle.dumps(worker))(*blocks, 0, 0)
     assert_unchanged(again, snapshot(first))
 
 
@@ -942,6 +947,7 @@ def test_classes_and_data_frames_on_a_cluster(X):
 
 
 @pytest.mark.usefixtures("on_cluster")
+@thorough
 def test_images_on_a_cluster(images, y):
     blocks = image_blocks(images.astype(np.float64), CHUNKS["empty"])
     local = ridge(IMAGE_MAPS["cntk"]).fit(images.astype(np.float64), y)
@@ -954,9 +960,14 @@ def test_images_on_a_cluster(images, y):
 
 @pytest.mark.usefixtures("on_cluster")
 def test_errors_come_from_the_workers(X, y):
+    fitted = clone(MAPS[-1]).fit(X)
     X[250] = np.nan
-    with pytest.raises(ValueError, match="contains NaN"):
+    text = r"Block 1 of the Dask collection \(X\.partitions\[1\]\): .*contains NaN"
+    with pytest.raises(ValueError, match=text):
         ridge(clone(MAPS[-1])).fit(in_chunks(X, (100, 200)), y)
+    for rows in (in_chunks(X, (100, 200)), dd.from_pandas(frame(X), npartitions=2)):
+        with pytest.raises(ValueError, match=text), warnings.catch_warnings(action="ignore"):  # names of columns
+            fitted.transform(rows).compute()
 
 
 class SlowSquares(TransformerMixin, BaseEstimator):
@@ -986,6 +997,7 @@ def begun(folder):
     return [tuple(map(int, path.name.split()[:2])) for path in folder.iterdir()]
 
 
+@thorough
 def test_a_worker_is_killed(tmp_path, rng):
     """A fit goes on when a process dies: its blocks are computed again, and counted once."""
     n_blocks, n_rows = 16, 40
@@ -1003,9 +1015,9 @@ def test_a_worker_is_killed(tmp_path, rng):
             errors.append(error)
 
     model = ridge(SlowSquares(str(tmp_path), 0.2))
-    with start_cluster() as cluster, Client(cluster, set_as_default=False) as client:
+    with local_cluster(2) as client:
         processes = set(client.run(os.getpid).values())
-        with dask.config.set(scheduler=client), silence_logging_cmgr(logging.CRITICAL):
+        with dask.config.set(scheduler=client):
             thread = threading.Thread(target=fit)
             thread.start()
             until = time.monotonic() + 60
@@ -1043,11 +1055,10 @@ def test_blocks_can_be_fetched_one_at_a_time(rng):
 # Kernel matrices on a cluster.
 
 
+@pytest.mark.usefixtures("on_cluster")
 @pytest.mark.parametrize("share", [0.5, 0.0])
-def test_workers_multiply_the_kernel_matrix(share, client, rng, monkeypatch):
+def test_workers_multiply_the_kernel_matrix(share, rng, monkeypatch):
     """Kept there or computed again each time: the coefficients are those of one process."""
-    from ntkit import KernelRidge, distributed
-
     X = rng.standard_normal((120, 3))
     y = np.column_stack([np.sin(X[:, 0]), X[:, 1]])
     weight = rng.uniform(0.5, 2, 120)
@@ -1055,20 +1066,41 @@ def test_workers_multiply_the_kernel_matrix(share, client, rng, monkeypatch):
     rows, targets = da.from_array(X, chunks=(50, -1)), da.from_array(y, chunks=(50, -1))
     model = KernelRidge("ntk", alphas=0.1, solver="pcg", solver_params={"tolerance": 1e-10}, random_state=0)
     expected = clone(model).fit(X, y, weight)
-    with client.as_current():
-        for _ in range(2):  # the same data sent twice
-            found = clone(model).fit(rows, targets, da.from_array(weight, chunks=50))
-        np.testing.assert_allclose(found.dual_coef_, expected.dual_coef_, atol=1e-7)
-        np.testing.assert_allclose(found.predict(rows).compute(), expected.predict(X), atol=1e-7)
+    for _ in range(2):  # the same data sent twice
+        found = clone(model).fit(rows, targets, da.from_array(weight, chunks=50))
+    np.testing.assert_allclose(found.dual_coef_, expected.dual_coef_, atol=1e-7)
+    np.testing.assert_allclose(found.predict(rows).compute(), expected.predict(X), atol=1e-7)
 
 
-def test_kernel_matrices_of_a_cluster(client, rng):
-    from ntkit.distributed import OfCluster
-    from ntkit.kernels import KernelSpec, gaussian
-
+@pytest.mark.parametrize("share", [0.5, 0.0])
+def test_kernel_matrices_of_a_cluster(share, client, rng, monkeypatch):
+    monkeypatch.setattr(distributed, "_SHARE", share)
+    monkeypatch.setattr(distributed, "_BLOCK_BYTES", 3 * 8 * 41)  # three rows at a time
     X, V = rng.standard_normal((41, 3)), rng.standard_normal((41, 2))
     kernel = KernelSpec.resolve("gaussian", {"lengthscale": 1.5}, "test")
     K = gaussian(X, lengthscale=1.5)
-    np.testing.assert_allclose(OfCluster(client, kernel, X).times(V), K @ V, atol=1e-12)
+    matrix = distributed.OfCluster(client, kernel, X)
+    np.testing.assert_allclose(matrix.times(V), K @ V, atol=1e-12)
+    assert (matrix._kept_there is not None) == (share > 0)
     with np.errstate(over="ignore"), pytest.raises(ValueError, match="kernel of the rows of X must be finite"):
-        OfCluster(client, KernelSpec.resolve("exponential", {"lengthscale": 1.0}, "test"), 100 * X)
+        distributed.OfCluster(client, KernelSpec.resolve("exponential", {"lengthscale": 1.0}, "test"), 100 * X)
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_of_any_size_are_sent_as_tasks(client, rng):
+    """Dask warns of large graphs, and cannot compute again what was scattered."""
+    kernel = KernelSpec.resolve("gaussian", {"lengthscale": 100.0}, "test")
+    matrix = distributed.OfCluster(client, kernel, rng.standard_normal((100, 30000)))
+    assert matrix.times(np.ones((100, 1))).shape == (100, 1)
+    assert not client.run_on_scheduler(
+        lambda dask_scheduler: [k for k, t in dask_scheduler.tasks.items() if not t.run_spec]
+    )
+
+
+def test_fits_within_tasks(client, X, y):
+    """A task that fits on the cluster it runs on leaves its thread to the blocks."""
+    rows = in_chunks(X, CHUNKS["even"])
+    fits = [client.submit(lambda i: ridge(alphas=1.0 + i).fit(rows, y).coef_, i) for i in range(3)]
+    with dask.config.set(scheduler=None):
+        for i, found in enumerate(distributed._gather(client, lambda: fits)):
+            np.testing.assert_allclose(found, ridge(alphas=1.0 + i).fit(X, y).coef_, rtol=1e-6, atol=1e-9)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime
+import gc
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -364,6 +365,28 @@ class TestReading:
             read_table(tmp_path / "a.npz", target)
         with pytest.raises(ValueError, match="columns cannot be dropped"):
             read_table(tmp_path / "a.npz", target, drop=["a"])
+
+    def test_damaged_npz(self, rng, tmp_path):
+        """Errors are ours, and files are closed."""
+        np.savez(tmp_path / "a.npz", X=rng.standard_normal((60, 2)), y=np.ones(60))
+        data = (tmp_path / "a.npz").read_bytes()
+        magic, method = data.index(b"\x93NUMPY"), data.index(b"PK\x01\x02") + 10
+        for bad in (data[:-40], data[:magic] + b"x" + data[magic + 1 :], data[:method] + b"\x09" + data[method + 1 :]):
+            (tmp_path / "b.npz").write_bytes(bad)
+            with pytest.raises(ValueError, match=r"Cannot read '.*b.npz' as NPZ|b.npz'"):
+                read_table(tmp_path / "b.npz", "y")
+        gc.collect()  # warnings about open files are errors
+
+    def test_long_names_in_messages(self, tmp_path):
+        (tmp_path / "a.csv").write_text("a" * 10_000 + ",b\n1,2\n")
+        with pytest.raises(ValueError, match=r"no column 'y'.* It has: a{59}…, b\.$"):
+            read_table(tmp_path / "a.csv", "y")
+
+    def test_text_in_blocks(self, tmp_path):
+        """Columns that are said to be text keep zeros and spaces in all blocks."""
+        (tmp_path / "a.csv").write_text("code,x\n" + "007,1\n" * 5)
+        frames = list(read_frames(tmp_path / "a.csv", 2, text=["code"]))
+        assert [value for frame in frames for value in frame["code"]] == ["007"] * 5
 
     def test_missing_targets_can_be_left_out(self, tmp_path):
         (tmp_path / "a.csv").write_text("a,y\n1,\n2,3\n3,4\n")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import cycle, product
+
 import numpy as np
 import pytest
 import torch
+from tests import tiers
 
 from ntkit import NetworkFeatures, NTKSketch
 from ntkit import networks as nn
@@ -49,27 +52,28 @@ NETWORKS = {
 )
 def test_both_back_ends_give_the_same_features(name, method, normalize):
     """A program for all layers, and layer by layer; features of another seed are told apart."""
-    for depth in (1, 2, 3):
-        for kind in ("ntk", "nngp", "both"):
-            for n_components, n_features in ((48, 7), (1, 7), (2, 7), (16, 100)):
-                X = rows(n_features)
-                parameters = {"method": method, "kind": kind, "normalize": normalize, "n_components": n_components}
-                if depth > 1:  # one component that cancels has the norm of a rounding error
-                    parameters["hidden_components"] = max(n_components // 2, 8)
-                fused, layered, other = (
-                    NetworkFeatures(
-                        NETWORKS[name][1](depth), degree=3, derivative_degree=4, random_state=seed, **parameters, **own
-                    ).fit(X)
-                    for seed, own in ((0, {}), (0, {"precision": "float64"}), (1, {}))
-                )
-                assert fused._planned.fused
-                assert not layered._planned.fused
-                Z, expected = fused.transform(X), layered.transform(X)
-                assert Z.shape == expected.shape
-                norms = np.linalg.norm(X, axis=1, keepdims=True)  # few features of a row can all be 0
-                assert (np.abs(Z - expected) <= 1e-10 * norms).all(), (depth, kind, n_components, n_features)
-                if n_components > 2 and kind == "ntk" and expected.any():
-                    assert not (np.abs(other.transform(X) - expected) <= 1e-3 * norms).all()
+    sizes = ((48, 7), (1, 7), (2, 7), (16, 100))
+    pairs = list(product((1, 2, 3), ("ntk", "nngp", "both")))
+    chosen = product(pairs, sizes) if tiers.ALL else zip(pairs, cycle(sizes), strict=False)
+    for (depth, kind), (n_components, n_features) in chosen:
+        X = rows(n_features)
+        parameters = {"method": method, "kind": kind, "normalize": normalize, "n_components": n_components}
+        if depth > 1:  # one component that cancels has the norm of a rounding error
+            parameters["hidden_components"] = max(n_components // 2, 8)
+        fused, layered, other = (
+            NetworkFeatures(
+                NETWORKS[name][1](depth), degree=3, derivative_degree=4, random_state=seed, **parameters, **own
+            ).fit(X)
+            for seed, own in ((0, {}), (0, {"precision": "float64"}), (1, {}))
+        )
+        assert fused._planned.fused
+        assert not layered._planned.fused
+        Z, expected = fused.transform(X), layered.transform(X)
+        assert Z.shape == expected.shape
+        norms = np.linalg.norm(X, axis=1, keepdims=True)  # few features of a row can all be 0
+        assert (np.abs(Z - expected) <= 1e-10 * norms).all(), (depth, kind, n_components, n_features)
+        if n_components > 2 and kind == "ntk" and expected.any():
+            assert not (np.abs(other.transform(X) - expected) <= 1e-3 * norms).all()
 
 
 # Presets.

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.tiers import sampled
 
 from ntkit import NTKFeatures, NTKPolynomialSketch, NTKSketch
+from ntkit.features.degrees import _moments as moments
 from ntkit.features.degrees import layer_degrees, series_degree, series_error
 from ntkit.kernels import KernelSpec, ntk
+from ntkit.sketches.series import allocate
 
 SIZES = [(depth, m) for depth in (1, 3) for m in (64, 256, 1024, 4096)]
 
@@ -32,7 +35,7 @@ def test_no_jump_from_32_to_33_columns(depth, m):
     assert max(np.divide(n_steps[33], n_steps[32])) < 1.3
 
 
-@pytest.mark.parametrize(("depth", "m"), SIZES)
+@pytest.mark.parametrize(("depth", "m"), sampled(SIZES, 2))
 def test_degrees_seldom_jump_between_neighbouring_numbers_of_columns(depth, m):
     """They do where the monomials of one more degree fit into its share, and where two degrees are equally good."""
     spec = KernelSpec.of("ntk", depth=depth)
@@ -50,6 +53,20 @@ def test_long_rows_and_exact_monomials():
     assert series_degree(spec, 3, 4096) > series_degree(spec, 3, 64)  # monomials of more degrees fit
     assert min(layer_degrees("ntk", 50, 10**6, 64, 1)) >= 2
     assert series_degree(KernelSpec.of("nngp", depth=2), 20, 1) >= 1
+
+
+def test_predicted_means_and_variances_are_those_of_the_formula():
+    """Σ_j a_j² (1 − t^{2j})²/m_j over the sketched degrees, and the variance of t itself times P′(t)²."""
+    budget = allocate((0.4, 0.1, 0.0, 0.3, 0.2), 30, 200)
+    assert list(budget.sketched) == [3, 4]
+    t, inner = np.array([-0.9, 0.0, 0.5, 1.0]), np.array([0.1, 0.2, 0.0, 0.3])
+    mean, variance = moments(budget, t, inner)
+    for i, x in enumerate(t):
+        a = budget.coefficients
+        slope = sum(j * a[j] * x ** (j - 1) for j in a if j)
+        noise = sum((a[j] * (1 - x ** (2 * j))) ** 2 / m for j, m in budget.sketched.items())
+        assert mean[i] == pytest.approx(sum(a[j] * x**j for j in a), rel=1e-12)
+        assert variance[i] == pytest.approx(noise + slope**2 * inner[i], rel=1e-12)
 
 
 @pytest.mark.parametrize(("depth", "d", "m", "degree"), [(1, 8, 256, 12), (1, 24, 1024, 8), (3, 16, 1024, 16)])

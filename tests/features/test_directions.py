@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from scipy import stats
 from tests.statistical import LEVEL
+from tests.tiers import scaled
 
-from ntkit.features.directions import LAWS, Directions, random_rotations
+from ntkit.features.directions import LAWS, Directions, orthonormal_rows, random_rotations, uniform
 from ntkit.programs import array_api
 
 SEED = 100_000 * int(os.environ.get("NTKIT_TEST_SEED", "0"))  # the nightly sweep
 SIZES = pytest.mark.parametrize("n_features", [20, 32, 64])
-N_DRAWS = 2000
+N_DRAWS = scaled(1000, 2000)
 
 
 @SIZES
@@ -30,6 +31,16 @@ def test_blocks_are_orthogonal(n_features):
         if n == n_features:
             np.testing.assert_allclose(block @ block.T, n * np.eye(n), atol=2e-5 * n)
     assert not np.allclose(w[:n], w[n : 2 * n])
+
+
+def test_no_direction_comes_twice():
+    """Of more rows than are drawn at a time."""
+    seed = np.random.SeedSequence(SEED)
+    rows = [Directions(20, 700, law).sample(seed) for law in LAWS]
+    rows += [uniform(seed, 20, 700, orthogonal=orthogonal).T for orthogonal in (True, False)]
+    rows += [orthonormal_rows(seed, 20, 700), orthonormal_rows(seed, 300, 700)]
+    for w in rows:
+        assert len(np.unique(np.round(w[:, :20], 5), axis=0)) == 700
 
 
 def test_rotations_are_orthogonal():

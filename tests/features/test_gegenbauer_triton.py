@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.tiers import gpu
 
 from ntkit import GegenbauerFeatures
 
@@ -33,7 +34,7 @@ for d in (1, 2, 3, 9):
         cases.append((d, features, X, features.transform(X)))
 _array.has_triton = _array.is_torch  # CPU tensors take the way of CUDA tensors
 for d, features, X, expected in cases:
-    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+    for dtype, bound in ((torch.float64, 1e-12), (torch.float32, 1e-5))[: 2 if d == 9 else 1]:
         got = torch.empty(expected.shape, dtype=dtype)
         features._draws.fill(torch.from_numpy(X).to(dtype), features._draws.place(dtype, "cpu"), got)
         assert got.dtype == dtype
@@ -50,7 +51,7 @@ def test_the_triton_kernels_equal_the_compiled_ones():
     assert "all equal" in out.stdout, out.stderr[-3000:]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@gpu
 @pytest.mark.parametrize("parameters", CASES)
 @pytest.mark.parametrize("d", [1, 2, 3, 9])
 def test_cuda_tensors_equal_numpy_arrays(d, parameters, rng):

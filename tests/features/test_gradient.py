@@ -11,6 +11,7 @@ import torch
 from tests.conftest import as_numpy
 from tests.reference.features import gradients
 from tests.statistical import check_rms_scaling, check_unbiased, spread_rows
+from tests.tiers import ALL, sampled
 
 from ntkit import GradientFeatures
 from ntkit.kernels import network_kernel, ntk
@@ -141,18 +142,19 @@ def maps(net, width):
     return lambda seed: lambda X: GradientFeatures(net, width=width, random_state=seed).fit_transform(X)
 
 
+ONE_HIDDEN = {
+    "relu": fully_connected(1),
+    "leaky": Sequential(Dense(weight_std=0.8), LeakyReLU(0.3), Dense(weight_std=1.2)),
+    "abs": Sequential(Dense(), Abs(), FROZEN),
+}
+
+
 @pytest.mark.parametrize(
-    "net",
-    [
-        pytest.param(fully_connected(1), id="relu"),
-        pytest.param(Sequential(Dense(weight_std=0.8), LeakyReLU(0.3), Dense(weight_std=1.2)), id="leaky"),
-        pytest.param(Sequential(Dense(), Abs(), FROZEN), id="abs"),
-    ],
+    ("name", "width"), sampled([("abs", 1), ("abs", 32), ("relu", 1), ("relu", 32), ("leaky", 1), ("leaky", 32)], 2)
 )
-@pytest.mark.parametrize("width", [1, 32])
-def test_unbiased_at_any_width_for_one_hidden_layer(net, width):
+def test_unbiased_at_any_width_for_one_hidden_layer(name, width):
     """E Z(x)·Z(y) is the NTK even for width 1: the units are independent, E a_k² = 1. False alarms: 1e-6."""
-    X = spread_rows(6)
+    net, X = ONE_HIDDEN[name], spread_rows(6)
     K = network_kernel(net, X, kind="ntk")
     n_seeds = 1000 if width == 32 else 2500
     known = [maps(net, width)(SEED + seed)(X) for seed in range(n_seeds)]
@@ -166,7 +168,7 @@ def test_unbiased_at_any_width_for_one_hidden_layer(net, width):
             check(factor)
 
 
-@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("depth", [2, *[1] * ALL])  # test_laws has depth 1
 def test_convergence_with_the_width(depth):
     """Four times the width halve the error. Ratios of ten other seeds had a standard deviation of at most 0.03."""
     net = fully_connected(depth)

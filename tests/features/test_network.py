@@ -12,13 +12,17 @@ from sklearn.pipeline import make_pipeline
 from tests.conftest import as_numpy
 from tests.reference.cntk_sketch import definition_3, series_kernel
 from tests.statistical import check_distinct
+from tests.tiers import gpu
 from threadpoolctl import threadpool_limits
 
 from ntkit import CNTKSketch, FeatureRidge, FeatureRidgeClassifier, NetworkFeatures
 from ntkit import networks as nn
 from ntkit.features.network import maps as module
+from ntkit.features.network.stages import Fold
+from ntkit.features.network.units import SeriesUnits
 from ntkit.kernels import cntk, network_kernel
 from ntkit.kernels.expansions import dual_polynomial
+from ntkit.sketches import SRHT
 
 S, GAP, FLAT, ID = nn.Sequential, nn.GlobalAvgPool(), nn.Flatten(), nn.Sequential()
 TWO = S(nn.Conv(3), nn.ReLU(), nn.Conv(3), nn.ReLU(), GAP, nn.Dense())
@@ -250,6 +254,31 @@ def test_numpy_and_torch_and_batches(name, method):
         np.testing.assert_allclose(features.transform(X[3:4]), Z[3:4], rtol=0, atol=1e-12 * scale)
 
 
+@pytest.mark.parametrize(("shape", "m"), [((5, 4), 6), ((5, 4), 20), ((5, 4), 3), ((12, 8), 16)])
+def test_folded_matrices_are_signed_sums(shape, m, rng):
+    """Entry f of the matrix, written row by row, is added to place f mod m with its sign; all are kept if they fit."""
+    fold = Fold(shape, m).sample(np.random.SeedSequence(0))
+    C = rng.standard_normal((3, *shape))
+    flat = C.reshape(3, -1) if fold.size <= m else (C * fold.signs).reshape(3, -1)
+    expected = np.zeros((3, min(m, fold.size)))
+    for f in range(fold.size):
+        expected[:, f % m] += 0.5 * flat[:, f]
+    for library in (np.asarray, torch.from_numpy):
+        np.testing.assert_allclose(as_numpy(fold.apply(library(C), 0.5)), expected, rtol=1e-12, atol=1e-14)
+    if shape == (12, 8):  # rows 0, 2, 4, … are added, and rows 1, 3, …
+        for rows in (fold.signs[::2], fold.signs[1::2]):
+            np.testing.assert_array_equal(rows.astype(int) @ rows.T, 8 * np.eye(6))
+
+
+def test_rotations_of_forward_and_derivative_features_are_distinct():
+    laws = {"forward": SRHT(64, 64), "derivative": SRHT(64, 64)}
+    rotations = {f"{name}_rotation": law for name, law in laws.items()}
+    units = SeriesUnits(nn.ReLU(), **laws, normalize=True, **rotations).draw(np.random.SeedSequence(0))
+    parts = [units.forward, units.derivative, units.forward_rotation, units.derivative_rotation]
+    check_distinct([part.signs for part in parts])
+    check_distinct([part.rows for part in parts])
+
+
 def test_layers_hold_distinct_draws():
     """Three equal layers: signs and directions of each are its own."""
     net = S(*(nn.Conv(3), nn.ReLU()) * 4, GAP)
@@ -348,7 +377,7 @@ def test_bad_networks_and_images():
         (TWO, np.full((2, 4, 4, 1), np.nan), ValueError, "'X' parameter of NetworkFeatures must be finite"),
         (TWO, torch.full((2, 4, 4, 1), torch.inf), ValueError, "'X' parameter of NetworkFeatures must be finite"),
         (TWO, np.full((2, 4, 4, 1), "a"), TypeError, "'X' parameter of NetworkFeatures must be an array of real"),
-        (TWO, np.ones((2, 4, 4, 1)) * 1j, TypeError, "'X' parameter of NetworkFeatures must be an array of real"),
+        (TWO, np.ones((2, 4, 4, 1)) * 1j, ValueError, "'X' parameter of NetworkFeatures must be an array of real"),
     ]:
         features = NetworkFeatures(net)
         with pytest.raises(error, match=text):
@@ -450,7 +479,6 @@ def test_batches_that_do_not_fit_are_halved(monkeypatch):
             features.transform(X)
 
 
-CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 ON_CUDA = DEEP | {
     "pooled": nn.myrtle(5),
     "gelu": S(nn.Conv(3), nn.GELU(), nn.AvgPool(2), nn.Conv(3), nn.GELU(), GAP, nn.Dense()),
@@ -464,7 +492,7 @@ def cuda_images(name):
     return torch.from_numpy(X.reshape(9, -1) if name == "vectors" else X)
 
 
-@CUDA
+@gpu
 @METHODS
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_cuda_features_equal_those_of_the_host(name, method):
@@ -484,7 +512,7 @@ def test_cuda_features_equal_those_of_the_host(name, method):
         assert torch.linalg.vector_norm(small.cpu() - Z) < 1e-10 * scale
 
 
-@CUDA
+@gpu
 @METHODS
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_cuda_features_in_bfloat16(name, method):
@@ -498,7 +526,7 @@ def test_cuda_features_in_bfloat16(name, method):
     assert torch.linalg.norm(got @ got.T - Z @ Z.T) < 0.02 * torch.linalg.norm(Z @ Z.T)
 
 
-@CUDA
+@gpu
 def test_cuda_batches_that_do_not_fit_are_halved():
     """Three quarters of the free memory are taken: what is left is too little for the batch asked for."""
     X = torch.randn(512, 16, 16, 3, device="cuda")

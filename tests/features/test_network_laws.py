@@ -6,11 +6,13 @@ The level of a check is the probability of a false alarm; 1e-6 where nothing els
 from __future__ import annotations
 
 import os
+from itertools import product
 
 import numpy as np
 import pytest
 from tests.reference.cntk_sketch import series_kernel
-from tests.statistical import _judge_mean
+from tests.statistical import judge_mean
+from tests.tiers import sampled, scaled
 from threadpoolctl import threadpool_limits
 
 from ntkit import CNTKSketch, NetworkFeatures, NTKRandomFeatures, NTKSketch
@@ -20,7 +22,7 @@ from ntkit.kernels import cntk, network_kernel
 SEED = 100_000 * int(os.environ.get("NTKIT_TEST_SEED", "0"))  # the nightly sweep
 S, GAP, FLAT, ID = nn.Sequential, nn.GlobalAvgPool(), nn.Flatten(), nn.Sequential()
 TWO = S(nn.Conv(3), nn.ReLU(), nn.Conv(3), nn.ReLU(), GAP, nn.Dense())
-METHODS = pytest.mark.parametrize("method", ["sketch", "random"])
+METHODS = ["sketch", "random"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -83,10 +85,10 @@ def grams_of_both(net, X, n_seeds, **parameters):
 def judge(estimates, exact):
     """Unbiased at level 1e-6 for each kernel; features 5 % too long or short are rejected."""
     for grams, K in zip(estimates, exact, strict=True):
-        _judge_mean(grams, K)
+        judge_mean(grams, K)
         for wrong in (1.05, 0.95):
             with pytest.raises(AssertionError):
-                _judge_mean(wrong**2 * grams, K)
+                judge_mean(wrong**2 * grams, K)
 
 
 def bias_images(name):
@@ -94,23 +96,28 @@ def bias_images(name):
     return X.reshape(3, -1) if name == "fully connected" else X
 
 
-@pytest.mark.parametrize("name", BIAS)
+@pytest.mark.parametrize("name", sampled(list(BIAS), 6))
 def test_random_features_of_one_layer_are_unbiased(name):
     net, X = BIAS[name], bias_images(name)
     exact = network_kernel(net, X, kind="both")
-    judge(grams_of_both(net, X, 400, n_components=256, method="random", directions="gaussian"), (exact.nngp, exact.ntk))
+    n_seeds = scaled(120, 400)
+    judge(
+        grams_of_both(net, X, n_seeds, n_components=256, method="random", directions="gaussian"),
+        (exact.nngp, exact.ntk),
+    )
 
 
-@pytest.mark.parametrize("name", SKETCHED)
+@pytest.mark.parametrize("name", sampled(SKETCHED, 3))
 def test_sketches_of_one_layer_are_unbiased(name):
     """For the kernel with polynomials of degrees 3 in place of the dual activations."""
     net, X = BIAS[name], bias_images(name)
-    estimates = grams_of_both(net, X, 250, n_components=256, degree=3, derivative_degree=3)
+    estimates = grams_of_both(net, X, scaled(120, 250), n_components=256, degree=3, derivative_degree=3)
     judge(estimates, series_kernel(net, X, 3, 3))
 
 
-@pytest.mark.parametrize("activation", [nn.ReLU(), nn.Erf(), nn.GELU(), nn.Gaussian()], ids=str)
-@pytest.mark.parametrize("n_features", [1, 2, 4])
+@pytest.mark.parametrize(
+    ("n_features", "activation"), sampled(list(product([1, 2, 4], [nn.ReLU(), nn.Erf(), nn.GELU(), nn.Gaussian()])), 4)
+)
 def test_directions_of_few_features(n_features, activation):
     """Few dimensions, where directions of equal length, or of a few kinds only, would be far from Gaussian.
 
@@ -140,8 +147,7 @@ DEEP = {
 }
 
 
-@METHODS
-@pytest.mark.parametrize("name", DEEP)
+@pytest.mark.parametrize(("name", "method"), sampled(list(product(DEEP, METHODS)), 2))
 def test_errors_fall_with_the_root_of_the_size(name, method):
     """16 times the components, hidden ones too, take the mean error over 8 seeds to a quarter: to 0.15 … 0.4 of it."""
     X = np.random.default_rng(0).standard_normal((6, 6, 5, 3))
@@ -156,9 +162,7 @@ def test_errors_fall_with_the_root_of_the_size(name, method):
     assert errors[1] < 0.1
 
 
-@METHODS
-@pytest.mark.parametrize("depth", [2, 5])
-@pytest.mark.parametrize("kernel_size", [2, 3])
+@pytest.mark.parametrize(("depth", "kernel_size", "method"), sampled(list(product([2, 5], [2, 3], METHODS)), 3))
 def test_cntk_sketch_is_close_to_the_kernel(depth, kernel_size, method):
     """Mean error of 3 seeds; measured: 3 to 9 % for the NTK, with a deviation of 7 % of each, 1 to 3 % for the NNGP."""
     X = images(n=5, height=6, width=5, channels=3)
@@ -184,8 +188,7 @@ SMALL_ERROR = {
 }  # fmt: skip
 
 
-@METHODS
-@pytest.mark.parametrize("name", SMALL_ERROR)
+@pytest.mark.parametrize(("name", "method"), sampled(list(product(SMALL_ERROR, METHODS)), 6))
 def test_errors_of_networks(name, method):
     """Mean error of 2 seeds; measured: 1 to 9 % for the NTK, 0.5 to 5 % for the NNGP kernel."""
     X = images(n=5, height=8, width=6, channels=3)
@@ -195,8 +198,9 @@ def test_errors_of_networks(name, method):
         assert mean_error(lambda s: NetworkFeatures(SMALL_ERROR[name], random_state=s, **parameters), X, K, 2) < bound  # noqa: B023
 
 
-@METHODS
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 5), (1, 7, 1), (6, 1, 2)], ids=str)
+@pytest.mark.parametrize(
+    ("shape", "method"), sampled(list(product([(1, 1, 1), (1, 1, 5), (1, 7, 1), (6, 1, 2)], METHODS)), 4)
+)
 def test_errors_of_small_images(shape, method):
     X = images(5, *shape)
     for net in (TWO, nn.cntk(2, 2), S(nn.Conv(2), nn.ReLU(), FLAT, nn.Dense())):
@@ -208,7 +212,7 @@ def test_errors_of_small_images(shape, method):
         assert relative(one, K[:1, :1]) < 0.1
 
 
-@METHODS
+@pytest.mark.parametrize("method", METHODS)
 def test_constant_images(method):
     X = np.ones((4, 6, 6, 1)) * np.array([1.0, 3.0, -0.5, 0.2])[:, None, None, None]
     K = network_kernel(TWO, X)
@@ -227,8 +231,7 @@ def test_fully_connected_networks_are_as_good_as_the_maps_for_them(depth):
         assert 0.8 < ours / named < 1.25
 
 
-@METHODS
-@pytest.mark.parametrize("name", ["cntk", "flatten", "residual"])
+@pytest.mark.parametrize(("name", "method"), sampled(list(product(["cntk", "flatten", "residual"], METHODS)), 3))
 def test_columns_of_both_kernels(name, method):
     """About as good as features of either kernel alone: mean errors of 4 seeds within a factor of 2.5."""
     X = images(n=5, height=6, width=6)
@@ -256,7 +259,7 @@ def test_columns_of_both_kernels(name, method):
 
 
 @pytest.mark.parametrize("split", [0.05, 0.5, 0.9])
-@METHODS
+@pytest.mark.parametrize("method", METHODS)
 def test_any_split_gives_both_parts_their_share(split, method):
     """However the columns are shared, neither part of the NTK gets so few that the error exceeds 25 %."""
     X = images(n=5, height=4, width=4)

@@ -14,6 +14,7 @@ from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 from sklearn.utils import get_tags
 from tests.conftest import as_numpy
 from tests.reference.nystroem import inclusion_probabilities, leverage_scores, nystroem_kernel
+from tests.tiers import gpu
 from threadpoolctl import threadpool_limits
 
 from ntkit import FeatureRidge, networks
@@ -537,11 +538,10 @@ def test_functions_get_tensors(rng):
         np.testing.assert_array_equal(as_numpy(features.exact_kernel(X)), K)
 
 
+@gpu
 def test_cuda():
     import torch
 
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
     X = unbalanced(3000)
     for kernel in ("gaussian", "ntk"):
         for landmarks in KINDS:
@@ -606,7 +606,7 @@ def test_few_and_constant_images():
 def test_images_and_rows_are_not_mixed_up(rng):
     images, rows = rng.standard_normal((5, 2, 2, 1)), rng.standard_normal((5, 4))
     features = NystroemFeatures("gaussian", n_components=3, random_state=0).fit(rows)
-    with pytest.raises(ValueError, match="dim 4"):
+    with pytest.raises(ValueError, match="must be 2-D"):
         features.transform(images)
     with pytest.raises(ValueError, match=r"2-D \(n_samples, n_features\)"):
         NystroemFeatures("gaussian", n_components=3, lengthscale=1.0).fit(images)

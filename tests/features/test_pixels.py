@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.conftest import as_numpy
 from tests.reference import pixels as reference
+from tests.tiers import ALL, gpu
 
-from ntkit.features.network.pixels import average, mix_patches, patches, squares, sum_pixels
+from ntkit.features.network.pixels import average, joined, mix_patches, patches, squares, sum_pixels, with_norms
 from ntkit.networks import AvgPool, Conv
 
 CONVOLUTIONS = [
@@ -169,9 +170,10 @@ from ntkit.networks import AvgPool, Conv
 
 rng = np.random.default_rng(0)
 layers = [Conv(3), Conv(2), Conv((1, 4)), Conv(3, stride=2), Conv(2, stride=(3, 1)), Conv((2, 3), padding="valid")]
+shapes = [(2, 5, 6, 3), (1, 3, 4, 20), (3, 1, 1, 1), (1, 3, 40, 130)]
 cases = []
-for layer in layers:
-    for shape in ((2, 5, 6, 3), (1, 3, 4, 20), (3, 1, 1, 1), (1, 3, 40, 130)):
+for number, layer in enumerate(layers):
+    for shape in shapes if EVERY else [shapes[number % 3], *shapes[3:] * (number in (0, 3))]:
         if layer.padding == "valid" and shape[1] == 1:
             continue
         q = layer.kernel_size if isinstance(layer.kernel_size, tuple) else (layer.kernel_size,) * 2
@@ -200,8 +202,8 @@ from ntkit import networks as nn
 from ntkit import NetworkFeatures
 X = rng.standard_normal((2, 4, 4, 3)).astype(np.float32)
 wide = nn.Sequential(nn.Conv(3), nn.Erf(), nn.AvgPool(2, stride=1), nn.Conv(3), nn.ReLU(), nn.Flatten(), nn.Dense())
-for net in (nn.cntk(3), wide):
-    for method in ("random", "sketch"):  # scaling to norms, and 16-bit programs as products
+for net, methods in ((nn.cntk(3), ["random", "sketch"]), (wide, ["sketch", "random"])):
+    for method in methods if EVERY else methods[:1]:  # scaling to norms, and 16-bit programs as products
         features = NetworkFeatures(net, n_components=32, hidden_components=32, method=method, kind="both")
         features.set_params(random_state=0).fit(X)
         expected = features.transform(X)
@@ -216,11 +218,13 @@ print("all equal")
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux only")
 def test_the_triton_kernel_equals_the_compiled_one():
     environment = os.environ | {"TRITON_INTERPRET": "1"}
-    out = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, env=environment)
+    out = subprocess.run(
+        [sys.executable, "-c", f"EVERY = {ALL}\n{SCRIPT}"], capture_output=True, text=True, env=environment
+    )
     assert "all equal" in out.stdout, out.stderr[-3000:]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@gpu
 @LAYERS
 def test_cuda_tensors_equal_numpy_arrays(layer, rng):
     for shape in ((3, 8, 9, 5), (2, 33, 40, 300)):
@@ -239,3 +243,17 @@ def test_cuda_tensors_equal_numpy_arrays(layer, rng):
                 assert got.dtype == x.dtype
                 error = np.abs(got.double().cpu().numpy() - values).max()
                 assert error <= 3 * bound * max(np.abs(values).max(), 1)
+
+
+# Norms.
+
+
+def test_vectors_get_their_norms_and_rounding_errors_of_what_cancelled_become_zero():
+    """Below FLOOR of the norm that a vector should have nothing but rounding errors is left of it."""
+    X = np.array([[3.0, 4.0], [0.6, -0.8], [2e-6, 0.0], [2e-5, 0.0], [0.0, 0.0], [1.0, 2.0]])
+    power = np.array([4.0, 9.0, 1.0, 1.0, 1.0, 0.0])
+    expected = np.array([[1.2, 1.6], [1.8, -2.4], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])
+    for convert in (np.asarray, torch.from_numpy, lambda x: x.astype(np.float32)):
+        np.testing.assert_allclose(as_numpy(with_norms(convert(X), convert(power))), expected, rtol=1e-6)
+        both = joined([convert(X), convert(2 * X)], [convert(power), None])
+        np.testing.assert_allclose(as_numpy(both), np.hstack([expected, 2 * X]), rtol=1e-6)

@@ -16,7 +16,8 @@ from sklearn.preprocessing import StandardScaler
 from tests.conftest import as_numpy
 from tests.reference import series as reference
 from tests.reference.dot_product import dot_product_sketch, truncated_kernel, weight
-from tests.statistical import check_rms_scaling, check_unbiased, spread_rows
+from tests.statistical import check_rms_scaling, check_unbiased, kept, spread_rows
+from tests.tiers import gpu, sampled, scaled
 
 from ntkit.features.fourier import RandomFourierFeatures
 from ntkit.features.series import base
@@ -63,15 +64,15 @@ def test_features_of_a_sparse_fit_are_those_of_the_formula(rng):
         np.testing.assert_allclose(features.transform(rows), naive, rtol=1e-10, atol=1e-13)
 
 
-@kernel
+@pytest.mark.parametrize("kernel", sampled(KERNELS, 2), ids=str)
 def test_inner_products_are_unbiased(kernel):
     """False alarms: 1e-6 each. For the degrees kept, at norms from ½ to 2."""
     X = spread_rows(12)
     parameters = {"lengthscale": 1.5, "degree": 4, "normalize": False}
-    kept = DotProductSketch(kernel, n_components=128, **parameters).fit(X).budget_
-    assert kept.sketched
-    K = truncated_kernel(X, kernel, kept.coefficients, 1.5)
-    right = maps(kernel, 128, **parameters)
+    budget = DotProductSketch(kernel, n_components=128, **parameters).fit(X).budget_
+    assert budget.sketched
+    K = truncated_kernel(X, kernel, budget.coefficients, 1.5)
+    right = kept(maps(kernel, 128, **parameters))
     check_unbiased(right, X, K, n_seeds=400)
     with pytest.raises(AssertionError):
         check_unbiased(lambda seed: lambda X: 1.05 * right(seed)(X), X, K, n_seeds=400)
@@ -81,7 +82,7 @@ def test_the_check_of_the_mean_rejects_faults():
     X = spread_rows(12)
     parameters = {"lengthscale": 1.5, "degree": 4, "normalize": False}
     K = truncated_kernel(X, "gaussian", range(5), 1.5)
-    right = maps("gaussian", 128, **parameters)
+    right = kept(maps("gaussian", 128, **parameters))
 
     def same_weights(seed):
         """The weights of a mean norm for all rows."""
@@ -97,16 +98,17 @@ def test_the_check_of_the_mean_rejects_faults():
     faults = [
         lambda seed: lambda X: 0 * right(seed)(X),
         lambda seed: lambda X: right(0)(X),  # noqa: ARG005
-        maps("gaussian", 128, **parameters | {"degree": 2}),
-        maps("gaussian", 128, **parameters | {"lengthscale": 1.6}),
         same_weights,
     ]
     for fault in faults:
         with pytest.raises(AssertionError):
-            check_unbiased(fault, X, K, n_seeds=400)
+            check_unbiased(fault, X, K, n_seeds=200)
+    for degrees, lengthscale in ((3, 1.5), (5, 1.6)):
+        with pytest.raises(AssertionError):
+            check_unbiased(right, X, truncated_kernel(X, "gaussian", range(degrees), lengthscale), n_seeds=200)
 
 
-@normalize
+@pytest.mark.parametrize("normalize", sampled([False, True], 1))
 def test_more_components_lower_the_error(normalize):
     """Four times as many: 471 in place of 87 are sketched, √(87/471) = 0.43. Other seeds: 0.39 to 0.46."""
     X = spread_rows(40)
@@ -412,17 +414,19 @@ def test_powers_of_high_degree_need_their_norms(rng):
     assert np.linalg.norm(Z @ Z.T - ntk(X, depth=1)) < 0.2 * np.linalg.norm(ntk(X, depth=1))
 
 
-def test_high_degrees(rng):
-    """1/(1 − t) up to degree 1024, t = 0.9: all but 0.9^1025 of the norm, which is exact."""
+@pytest.mark.parametrize("top", [scaled(200, 1024)])
+def test_high_degrees(top, rng):
+    """1/(1 − t) up to a high degree, t = 0.9: all but 0.9^{degree + 1} of the norm, which is exact."""
     X = rng.standard_normal((5, 30))
     X *= np.sqrt(0.9) / np.linalg.norm(X, axis=1, keepdims=True)
-    features = DotProductSketch([1.0] * 1025, n_components=2048, degree=1024, n_sampled=1, random_state=0).fit(X)
-    assert features.degree_ == 1024
-    assert len(features.budget_.coefficients) == 1025
-    np.testing.assert_allclose((features.transform(X) ** 2).sum(axis=1), 10.0, rtol=1e-10)
+    features = DotProductSketch([1.0] * (top + 1), n_components=2 * top, degree=top, n_sampled=1, random_state=0).fit(X)
+    assert features.degree_ == top
+    assert len(features.budget_.coefficients) == top + 1
+    norm = 10 * (1 - 0.9 ** (top + 1))
+    np.testing.assert_allclose((features.transform(X) ** 2).sum(axis=1), norm, rtol=1e-10)
     single = features.transform(X.astype(np.float32))
-    np.testing.assert_allclose((single.astype(float) ** 2).sum(axis=1), 10.0, rtol=1e-4)
-    one = DotProductSketch([1.0] * 1025, n_components=2048, degree=1024).fit_transform(X[:, :1])
+    np.testing.assert_allclose((single.astype(float) ** 2).sum(axis=1), norm, rtol=1e-4)
+    one = DotProductSketch([1.0] * (top + 1), n_components=2 * top, degree=top).fit_transform(X[:, :1])
     np.testing.assert_allclose(one @ one.T, 1 / (1 - X[:, :1] * X[:, 0]), rtol=1e-12)
 
 
@@ -461,16 +465,17 @@ def test_what_is_drawn(rng):
 
 
 def test_draws_have_their_law():
-    """Counts of three degrees over 1000 seeds; false alarms: 1e-6."""
+    """Counts of three degrees over many seeds; false alarms: 1e-6."""
     X = np.eye(2)
     kernel = (1.0, 0.0, 0.2, 0.5, 0.3)
     counts = np.zeros(3)
-    for seed in range(1000):
+    n_seeds = scaled(300, 1000)
+    for seed in range(n_seeds):
         drawn = DotProductSketch(kernel, n_components=8, degree=1, n_sampled=1, random_state=seed).fit(X).sampled_
         (degree,) = drawn
         counts[degree - 2] += 1
         assert drawn[degree] == pytest.approx(1 / kernel[degree])
-    assert stats.chisquare(counts, [200, 500, 300]).pvalue > 1e-6
+    assert stats.chisquare(counts, n_seeds * np.array([0.2, 0.5, 0.3])).pvalue > 1e-6
 
 
 def test_norms_of_what_is_drawn(rng):
@@ -487,7 +492,7 @@ def test_sampled_degrees_are_unbiased():
     X = spread_rows(12) * 0.6
     K = reference.series(X @ X.T, TAIL)
     parameters = {"degree": 2, "n_sampled": 2, "normalize": False, "method": "tree"}
-    right = maps(TAIL, 128, **parameters)
+    right = kept(maps(TAIL, 128, **parameters))
     assert DotProductSketch(TAIL, n_components=128, **parameters).fit(X).budget_.sketched
     check_unbiased(right, X, K, n_seeds=400)
 
@@ -500,9 +505,10 @@ def test_sampled_degrees_are_unbiased():
 
         return transform
 
-    for fault in (without_factors, maps(TAIL, 128, **parameters | {"n_sampled": 0})):
-        with pytest.raises(AssertionError, match="means are off"):
-            check_unbiased(fault, X, K, n_seeds=200)
+    with pytest.raises(AssertionError, match="means are off"):
+        check_unbiased(without_factors, X, K, n_seeds=200)
+    with pytest.raises(AssertionError, match="means are off"):
+        check_unbiased(right, X, reference.series(X @ X.T, TAIL[:3]), n_seeds=400)
 
 
 def test_nothing_to_draw(rng):
@@ -575,12 +581,11 @@ def test_files_of_sampled_degrees(sparse, rng, tmp_path):
 # Array libraries, types, batches.
 
 
+@gpu
 @pytest.mark.parametrize("method", ["tree", "power"])
 def test_cuda(method, rng):
     import torch
 
-    if not torch.cuda.is_available():
-        pytest.skip("no CUDA device")
     X = rng.standard_normal((1000, 30))
     X[3] = 0
     features = DotProductSketch("gaussian", n_components=200, method=method, random_state=0).fit(X)

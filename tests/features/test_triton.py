@@ -9,6 +9,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from tests.tiers import gpu
 
 from ntkit import NTKPolynomialSketch, NTKRandomFeatures, NTKSketch
 
@@ -59,7 +60,7 @@ MAPS = [
 ]
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@gpu
 @pytest.mark.parametrize("features", MAPS, ids=str)
 def test_cuda_features_equal_numpy_features(features, rng):
     X = torch.from_numpy(rng.standard_normal((100, 200)))

@@ -12,8 +12,8 @@ from tests.conftest import as_numpy, peak_memory
 from tests.reference import distances as reference
 
 from ntkit import KernelRidge, NystroemFeatures, load, save
+from ntkit.kernels import KernelSpec, diagonal, distances, gaussian, gram, laplace, matern, row_blocks
 from ntkit.kernels import _distances_numba as compiled
-from ntkit.kernels import diagonal, distances, gaussian, gram, laplace, matern, row_blocks
 from ntkit.kernels._distance_gradients import gradient_l1, gradient_l2
 from ntkit.kernels.distances import FEW_COLUMNS, Gaussian, Laplace, Matern
 
@@ -100,6 +100,20 @@ def test_computed_in_float64_and_rounded(dtype, rng):
             np.testing.assert_array_equal(as_numpy(torch.as_tensor(K).float()), as_numpy(wide.float()))
     whole = np.array([[0, 3], [4, 0]], dtype=np.uint8)
     np.testing.assert_allclose(laplace(whole, lengthscale=5.0)[0, 1], np.exp(-1))
+
+
+@EACH
+def test_tiles_of_many_columns(name, rng):
+    """Compiled code goes through a row in chunks; the last one here is short."""
+    kernel, params = KERNELS[name]
+    spec = KernelSpec.of(kernel, **params)
+    X, Y = rng.standard_normal((3, 5)), rng.standard_normal((2 * compiled.CHUNK + 76, 5))
+    a = spec.distances(X, Y, differences=True)
+    norm = {"ord": 1} if spec.absolute else {}
+    np.testing.assert_allclose(a, spec.scale * np.linalg.norm(X[:, None] - Y, axis=2, **norm), rtol=1e-12)
+    K = np.empty_like(a)
+    compiled.apply_profile(a if spec.absolute else a**2, spec.function.code, K)
+    np.testing.assert_allclose(K, spec.profile(a), rtol=1e-12)
 
 
 def test_without_corrections_digits_are_lost(rng, monkeypatch):

@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 from scipy.optimize import check_grad
+from tests.tiers import thorough
 
 from ntkit.models import _calibrate
 from ntkit.models._calibrate import (
@@ -228,7 +229,7 @@ def test_separable(n, k):
         assert np.exp(log_probabilities(scores, found)).max(axis=1).min() > 0.99
 
 
-@pytest.mark.parametrize("k", [2, 5, 100])
+@pytest.mark.parametrize("k", [2, 5, pytest.param(100, marks=thorough)])
 def test_few_rows(k):
     """From 30 rows, the mean log loss of 20 calibrations is at most 0.2 above that of the true probabilities."""
     scores, labels, true = planted(3000, k)

@@ -28,7 +28,7 @@ from sklearn.metrics import accuracy_score, r2_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
-from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 from tests.conftest import as_numpy
 from threadpoolctl import threadpool_limits
 
@@ -1663,27 +1663,29 @@ def expected_failures(estimator: Any) -> dict[str, str]:
     return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
 
 
-@parametrize_with_checks(ESTIMATORS, expected_failed_checks=expected_failures)
-def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
-    try:
-        check(estimator)
-    except unittest.SkipTest:
-        assert check.func.__name__ in SKIPPED
-        raise
-
-
-@pytest.mark.parametrize("law", CLASSES)
-def test_many_checks_ran(law: type) -> None:
-    estimators = [estimator for estimator in ESTIMATORS if type(estimator) is law]
-    assert len(estimators) == 1
-    names = [check.func.__name__ for _, check in estimator_checks_generator(estimators[0])]
-    names = [name for name in names if name not in SKIPPED]
-    assert len(names) >= (45 if law is FeatureKMeans else 55)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: type(estimator).__name__)
+def test_scikit_learn_checks(estimator: Any) -> None:
+    """All of them, those that fail together at the end."""
+    expected, ran, failed = expected_failures(estimator), set(), []
+    for model, check in estimator_checks_generator(estimator):
+        name = check.func.__name__
+        ran.add(name)
+        try:
+            check(model)
+        except unittest.SkipTest:
+            failed += [] if name in SKIPPED else [f"{name} was skipped"]
+        except Exception as error:
+            failed += [] if name in expected else [f"{name}: {error!r}"]
+        else:
+            failed += [f"{name} passed, for once"] if name in expected else []
+    assert not failed
+    law = type(estimator)
+    assert len(ran - set(SKIPPED)) >= (45 if law is FeatureKMeans else 55)
     kinds = ("dense", "sparse") if "Kernel" in law.__name__ else ("dense",)
-    assert {f"check_sample_weight_equivalence_on_{kind}_data" for kind in kinds} <= set(names)
-    if is_classifier(estimators[0]):
-        assert "check_classifiers_train" in names
-    elif is_regressor(estimators[0]):
-        assert "check_regressors_train" in names
-    else:
-        assert "check_clustering" in names
+    assert {f"check_sample_weight_equivalence_on_{kind}_data" for kind in kinds} <= ran
+    learner = "classifiers_train" if is_classifier(estimator) else "regressors_train"
+    assert f"check_{'clustering' if law is FeatureKMeans else learner}" in ran
+
+
+def test_every_learner_is_checked() -> None:
+    assert sorted(type(estimator).__name__ for estimator in ESTIMATORS) == [law.__name__ for law in CLASSES]

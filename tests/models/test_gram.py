@@ -27,6 +27,7 @@ from ntkit.kernels import arc_cosine, gaussian
 from ntkit.models import GramRidge, GramRidgeClassifier, _problems, gram_matrix
 from ntkit.models._calibrate import fit_calibration, left_out_log_loss, log_probabilities, logits
 from ntkit.models._draws import MapDraws
+from ntkit.models._gram import with_relu_layers
 from ntkit.models._linalg import panels
 from ntkit.models.gram import Gram, Held
 
@@ -681,6 +682,15 @@ def test_layers_on_top_are_exact(intercept, hidden_layers, torch_rows):
     one = model(5, alphas=alpha, fit_intercept=intercept, hidden_layers=hidden_layers)
     predictions = as_numpy(one.transduce(X, y, new, weight))
     np.testing.assert_allclose(predictions, cross.T @ solved[:60] + solved[60], rtol=1e-8, atol=1e-8)
+
+
+def test_layers_on_top_of_rows_that_point_apart():
+    """Cosines from −1 to 1: those of rectified features are positive."""
+    expected = cosines = np.linspace(-1, 1, 41)
+    for n_layers in (1, 2, 3):
+        expected = arc_cosine(expected, 1)
+        found = with_relu_layers(cosines[None], np.ones(1), np.ones(41), n_layers)
+        np.testing.assert_allclose(found[0], expected, atol=1e-13)
 
 
 def test_layers_on_top_are_put_on_the_sums_of_a_fit_without():

@@ -553,6 +553,10 @@ def test_starts(method, rng):
         warm.history[0], np.linalg.norm(B - A @ near, axis=0) / np.linalg.norm(B, axis=0), rtol=1e-9
     )
     np.testing.assert_array_equal(solution, kept)
+    tol = np.full(B.shape[1], 1e-6)
+    close = run_on(method, A, B, start=(1 + 5e-6) * solution, tol=tol)  # a relative residual of 5e-6
+    assert close.n_iter > 0
+    assert (close.history[-1] <= 1e-6).all()
 
 
 @METHODS

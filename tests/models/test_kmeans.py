@@ -35,16 +35,6 @@ def one_thread():
         yield
 
 
-def small():
-    return RandomFourierFeatures(n_components=16, random_state=0)
-
-
-def expected_to_fail(_):
-    """As for scikit-learn's KMeans: first centres are drawn from other rows if rows are repeated."""
-    reason = "sample_weight is not equivalent to repeating rows, for the same draws"
-    return {f"check_sample_weight_equivalence_on_{kind}_data": reason for kind in ("dense", "sparse")}
-
-
 def blobs(rng, n=60, k=3, d=3, dtype=np.float64):
     """Rows of k clusters that are far apart, and their numbers."""
     labels = np.arange(n) % k
@@ -374,6 +364,27 @@ def test_first_centres_are_spread(rng):
         assert len(set(rows % 30)) == 30
 
 
+def test_rows_without_weight_are_no_first_centres(rng):
+    """However far away they are: in 20 seeds of 20."""
+    X = rng.standard_normal((60, 2))
+    X[30:] += 1000
+    rows = _lloyd.as_rows(torch_rows(X), torch_rows(np.repeat([1.0, 0.0], 30)))
+    for seed in range(20):
+        assert as_numpy(_lloyd.plus_plus(rows, 4, np.random.default_rng(seed))).max() < 100
+
+
+def test_starts_and_tolerance_of_the_loop(rng, monkeypatch):
+    """Starts of their own; the tolerance is relative to the mean variance of a column."""
+    X = rng.standard_normal((200, 5)) * [1, 2, 3, 4, 5] + 7
+    given = []
+    monkeypatch.setattr(_lloyd, "iterate", lambda *args, original=_lloyd.iterate: given.append(args) or original(*args))
+    run(X, 4, n_init=3, tol=0.25)
+    starts = [as_numpy(centers) for _, centers, _, _ in given]
+    assert len({start.tobytes() for start in starts}) == 3
+    for *_, tolerance in given:
+        assert tolerance == pytest.approx(0.25 * X.var(axis=0).mean())
+
+
 def test_clusters_without_rows_start_anew():
     """Two of the three centres given are far from all rows: they take the rows farthest from the first."""
     rows = _lloyd.as_rows(torch_rows(np.array([[0.0], [0.1], [0.2], [5.0], [9.0]])))
@@ -432,18 +443,3 @@ def test_cuda(rng):
         assert torch.equal(model.predict(rows), model.labels_)
         assert model.inertia_ == pytest.approx(fourier().fit(X).inertia_, rel=1e-4)
         assert model.kernel_objective(rows) == pytest.approx(fourier().fit(X).kernel_objective(X), rel=1e-4)
-
-
-# Copies and errors.
-
-
-COUNTS = [(0, ValueError), (-1, ValueError), (1.5, TypeError), ("a", TypeError), (True, TypeError), (None, TypeError)]
-BAD = {
-    "features": [("ntk", TypeError), (3, TypeError), (NTKFeatures, TypeError)],
-    "n_clusters": [*COUNTS, (4, ValueError)],
-    "n_init": COUNTS,
-    "max_iter": COUNTS,
-    "tolerance": [(-1.0, ValueError), (np.nan, ValueError), (np.inf, ValueError), ("a", TypeError), (None, TypeError)],
-    "batch_size": COUNTS[:-1],
-    "random_state": [(-1, ValueError), (0.5, TypeError), ("a", TypeError)],
-}

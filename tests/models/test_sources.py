@@ -12,11 +12,20 @@ import pytest
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.exceptions import NotFittedError
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, StandardScaler
 from threadpoolctl import threadpool_limits
 
-from ntkit import FeatureRidge, FeatureRidgeClassifier, NTKFeatures
+from ntkit import (
+    FeatureKMeans,
+    FeatureRidge,
+    FeatureRidgeClassifier,
+    FeatureRidgeSearch,
+    GramRidge,
+    KernelRidge,
+    NTKFeatures,
+)
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -441,6 +450,174 @@ def test_bad_tables(tmp_path, frame):
         model().fit([first, second], "price")
     assert model().fit([first, empty], "price").n_samples_seen_ == 100
     assert model().fit([empty, first], "price").n_samples_seen_ == 100
+
+
+def names_are_lost():
+    """Features that keep no names of columns, and see them as they come."""
+    return FunctionTransformer(np.asarray)
+
+
+def test_columns_of_later_files_are_found_by_name(tmp_path, frame):
+    """Also if the transformer knows no names: it would take them as they come."""
+    rows = frame[["a", "b", "c", "price"]]
+    whole = model(features=names_are_lost()).fit(rows.drop(columns="price"), rows["price"])
+    first, second = rows[:50], rows.iloc[50:, [2, 3, 0, 1]]
+    for ending in ("csv", "parquet"):
+        paths = [write(part, tmp_path / f"{i}.{ending}") for i, part in enumerate((first, second))]
+        fitted = model(features=names_are_lost()).fit(paths, "price")
+        assert_same_model(fitted, whole, frame[["a", "b", "c"]])
+        np.testing.assert_array_equal(fitted.feature_names_in_, ["a", "b", "c"])
+        added = model(features=names_are_lost()).partial_fit(paths[0], "price").partial_fit(paths[1], "price")
+        assert_same_model(added, whole, frame[["a", "b", "c"]])
+
+
+def test_later_files_with_other_columns(tmp_path, frame):
+    rows = frame[["a", "b", "c", "price"]]
+    first = write(rows[:50], tmp_path / "1.csv")
+    for other, what in (
+        (rows.rename(columns={"b": "B"}), "lacks 'b' and adds 'B'"),
+        (rows.drop(columns="c"), "lacks 'c'"),
+        (rows.assign(d=1.0), "adds 'd'"),
+    ):
+        second = write(other[50:], tmp_path / "2.csv")
+        for features in (names_are_lost(), scaled_features()):
+            with pytest.raises(ValueError, match=rf"feature names of the first rows.* '.*2\.csv' {what}\."):
+                model(features=features).fit([first, second], "price")
+            fitted = model(features=features).partial_fit(first, "price")
+            with pytest.raises(ValueError, match=rf"'.*2\.csv' {what}\."):
+                fitted.partial_fit(second, "price")
+            assert fitted.n_samples_seen_ == 50
+
+
+def test_text_in_the_first_file_is_text_in_all(tmp_path):
+    """Codes that look like numbers in a later file keep their zeros."""
+    import pandas as pd
+
+    from ntkit.tables import TableEncoder
+
+    first = pd.DataFrame({"code": ["007", "x"] * 10, "price": [1.0, 2.0] * 10})
+    second = pd.DataFrame({"code": ["007"] * 20, "price": [3.0] * 20})
+    paths = [write(part, tmp_path / f"{i}.csv") for i, part in enumerate((first, second))]
+    encoder = FrozenEstimator(TableEncoder().fit(first[["code"]]))
+    fitted = FeatureRidge(encoder, alphas=1e-9).fit(paths, "price")
+    np.testing.assert_allclose(fitted.predict(first[["code"]])[:2], [(10 * 1 + 20 * 3) / 30, 2], atol=1e-6)
+    first = pd.DataFrame({"a": [0.0, 1.0] * 10, "label": ["no", "1"] * 10})
+    second = pd.DataFrame({"a": [1.0] * 9, "label": [1] * 9})
+    paths = [write(part, tmp_path / f"{i}.csv") for i, part in enumerate((first, second))]
+    assert list(FeatureRidgeClassifier(names_are_lost()).fit(paths, "label").classes_) == ["1", "no"]
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        lambda: FeatureRidge(names_are_lost(), alphas=1.0),
+        lambda: FeatureRidgeSearch(candidates={"linear": "passthrough"}),
+        lambda: GramRidge(NTKFeatures(n_components=8), n_draws=2, random_state=0),
+        lambda: KernelRidge(alphas=1.0),
+        lambda: FeatureKMeans(names_are_lost(), 2, random_state=0),
+    ],
+)
+def test_models_check_names_of_columns(frame, new):
+    rows = frame[["a", "b", "c"]]
+    fitted = new().fit(rows, frame["price"])
+    np.testing.assert_array_equal(fitted.feature_names_in_, ["a", "b", "c"])
+    expected = fitted.predict(rows)
+    for other in (rows[["c", "b", "a"]], rows.rename(columns={"b": "B"})):
+        with pytest.raises(ValueError, match="The feature names should match those that were passed during fit"):
+            fitted.predict(other)
+    with pytest.warns(UserWarning, match="X does not have valid feature names"):
+        np.testing.assert_array_equal(fitted.predict(rows.to_numpy()), expected)
+    numbers = rows.rename(columns=dict(zip("abc", range(3), strict=True)))
+    assert not hasattr(new().fit(numbers, frame["price"]), "feature_names_in_")
+
+
+def test_names_of_streams_and_of_later_rows(frame):
+    rows, y = frame[["a", "b", "c"]], frame["price"]
+    items = [(rows[:50], y[:50]), (rows[50:][["c", "b", "a"]], y[50:])]
+    for stream in (items, iter(items)):
+        with pytest.raises(ValueError, match=r"(?s)^Item 1 of the stream, rows 0 to 49 .*feature names should match"):
+            model(features=names_are_lost()).fit(stream)
+    fitted = model(features=names_are_lost()).partial_fit(*items[0])
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.partial_fit(*items[1])
+    assert fitted.n_samples_seen_ == 50
+
+
+@pytest.mark.parametrize("features", [names_are_lost, scaled_features])
+def test_errors_name_file_row_and_column(tmp_path, frame, features):
+    rows = frame[["a", "b", "c", "price"]]
+    paths = [write(rows[i : i + 40], tmp_path / f"{i}.csv") for i in (0, 40)]
+    for column, value, what in (
+        ("b", np.nan, "column 'b', value nan: .*NaN"),
+        ("c", np.inf, "column 'c', value inf: .*infin"),
+        ("price", np.nan, "column 'price', value nan: .*y.* NaN"),
+        ("price", "dear", "column 'price', value 'dear': The 'y' .* without entries such as 'dear'"),
+        ("a", "wide", "column 'a', value 'wide': could not convert"),
+    ):
+        bad = rows[80:].astype({column: object})
+        bad.loc[93, column] = value
+        third = write(bad, tmp_path / "third.csv")
+        kind = TypeError if value == "dear" else ValueError
+        with pytest.raises(kind, match=rf"(?s)^'.*third\.csv', row 13 \(counted from 0\), {what}"):
+            model(features=features()).fit([*paths, third], "price")
+
+
+@pytest.mark.parametrize("features", [names_are_lost, scaled_features])
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_errors_name_item_and_row(features, batch_size):
+    X, y, weight = table(40)
+
+    def fit(*item):
+        model(features=features(), batch_size=batch_size).fit([(X, y, weight), (X, y), item])
+
+    def changed(values, value, place):
+        values = values.copy()
+        values[place] = value
+        return values
+
+    row = r"(?s)^Item 2 of the stream, row 33 \(counted from 0\)"
+    with pytest.raises(ValueError, match=f"{row}, column 1, value nan: .*NaN"):
+        fit(changed(X, np.nan, (33, 1)), y)
+    with pytest.raises(ValueError, match=f"{row}, value inf: .*y"):
+        fit(X, changed(y, np.inf, 33))
+    with pytest.raises(TypeError, match=f"{row}, value 'dear': The 'y' .* without entries such as 'dear'"):
+        fit(X, changed(y.astype(object), "dear", 33))
+    with pytest.raises(ValueError, match=f"{row}, value -1.0: The 'sample_weight' parameter of FeatureRidge must be"):
+        fit(X, y, changed(weight, -1, 33))
+    with pytest.raises(ValueError, match=r"^Item 2 of the stream, rows 0 to \d+ .*: X has 2 features, but"):
+        fit(X[:, :2], y)
+    with pytest.raises(ValueError, match=r"^Item 2 of the stream \(counted from 0\): .* X of FeatureRidge has 40 rows"):
+        fit(X, y[:-1])
+
+
+def test_errors_of_other_kinds_keep_it():
+    """They get a note with the place."""
+
+    class OwnError(ValueError):
+        def __init__(self, code, text):
+            super().__init__(code, text)
+
+    class Picky(TransformerMixin, BaseEstimator):
+        def fit(self, X, y=None):  # noqa: ARG002
+            return self
+
+        def transform(self, X):
+            if np.max(X) > 1e6:
+                raise OwnError(3, "too large")
+            return X
+
+    X, y, _ = table()
+    with pytest.warns(UserWarning, match="first block"), pytest.raises(OwnError) as caught:
+        model(features=Picky()).fit([(X, y), (1e9 * X, y)])
+    assert caught.value.args == (3, "too large")
+    assert caught.value.__notes__ == ["Item 1 of the stream, rows 0 to 99 (counted from 0)"]
+
+
+def test_items_without_rows_count():
+    X, y, _ = table()
+    empty = (X[:0], y[:0])
+    with pytest.raises(TypeError, match="Got 5 as item 2"):
+        model(features=names_are_lost()).fit(iter([empty, empty, 5]))
 
 
 def test_files_are_closed(tmp_path, frame):

@@ -121,7 +121,22 @@ def test_any_order_of_merges_gives_the_same_sums(data):
         for ours, theirs in zip(kept, rows, strict=True):
             np.testing.assert_array_equal(ours[order], theirs[expected])
     assert total.count == n
+    assert total.n_used == np.isfinite(rows[3]).sum()
+    assert total.n_units == pytest.approx(np.maximum(rows[2], 1)[rows[2] > 0].sum())
     assert total.total_weight() == pytest.approx(rows[2].sum())
+
+
+@pytest.mark.parametrize("m", [1, 256, 257, 600])
+def test_triangles_are_whole_at_the_edges_of_blocks(m, rng):
+    """Of 256 rows each; only the lower one counts, and what is moved is gone where it was."""
+    total, vectors, factors = np.zeros((m, m)), rng.standard_normal((m, 3)), [1.0, -2.0, 0.5]
+    _statistics.add_outer(total, vectors, factors)
+    np.testing.assert_allclose(np.tril(total), np.tril(vectors * factors @ vectors.T), atol=1e-13)
+    total, part = np.zeros((m, m)), rng.standard_normal((m, m)).astype(np.float32)
+    expected = np.tril(part)
+    _statistics._add_triangle(total, part)
+    np.testing.assert_array_equal(np.tril(total), expected)
+    assert not np.tril(part).any()
 
 
 def snapshot(statistics):

@@ -81,6 +81,8 @@ def test_places_and_order():
     assert [type(layer).__name__ for layer in leaves(net)] == ["Dense", "ReLU", "Dense", "Erf"]
     assert [type(layer).__name__ for layer in flatten(net)] == ["Dense", "Residual", "Erf"]
     assert fold(net, TrainedLayers(), 0) == 2
+    last = nn.Sequential(nn.Dense(), nn.Residual(*reversed(net.layers[1].branches)))
+    assert fold(last, TrainedLayers(), 0) == 2
 
 
 def test_rules_are_inherited_by_layers_and_algebras():

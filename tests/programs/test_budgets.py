@@ -21,6 +21,7 @@ import torch
 from sklearn import config_context
 from tests.conftest import as_numpy
 from tests.programs.generators import program_of, random_matrix
+from tests.tiers import gpu, sampled
 
 from ntkit.programs import Program, analysis, array_api, run
 from ntkit.sketches import SRHT, PolySketch, TensorSketch
@@ -127,7 +128,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "form", "mib"), CASES)
+@pytest.mark.parametrize(("name", "form", "mib"), sampled(CASES, 10))
 def test_host_memory_stays_within_the_budget(monkeypatch, name, form, mib):
     """Four threads share it."""
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 4)
@@ -171,7 +172,7 @@ def test_the_checks_reject_a_budget_that_is_ignored(monkeypatch):
         check_budget("degree 64", "strict", 16)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@gpu
 @pytest.mark.parametrize("name", ["degree 64", "dense layers", "normalized series"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_cuda_memory_stays_within_the_budget(monkeypatch, name, dtype):

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.programs.generators import assert_close, case, legible, program_of, random_rows
 from tests.reference.sketches import hadamard_matrix
+from tests.tiers import gpu, thorough
 
 from ntkit.programs import Program, analysis, array_api, power_of_two, run
 from ntkit.programs import steps as s
@@ -19,7 +20,6 @@ from ntkit.programs.cuda.fusion import FusedStep, GatherTransforms, MultiplyColu
 from ntkit.sketches import SRHT, CountSketch, PolySketch, PowerSketch, TensorSketch, TensorSRHT, fwht
 from ntkit.sketches.series import SeriesSketch
 
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 linux = pytest.mark.skipif(sys.platform != "linux", reason="Triton is for Linux only")
 D = 12
 SERIES = (0.3, 0.5, 0.25, 0.4, 0.0, 0.2)
@@ -414,7 +414,10 @@ print("all equal")
 
 
 @linux
-@pytest.mark.parametrize("script", [SMALL, LARGE, HUGE], ids=["small", "large", "huge"])
+@pytest.mark.parametrize(
+    "script",
+    [pytest.param(SMALL, id="small"), pytest.param(LARGE, id="large", marks=thorough), pytest.param(HUGE, id="huge")],
+)
 def test_kernels_in_the_interpreter_equal_the_legible_back_end(script):
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     out = subprocess.run([sys.executable, "-c", SCRIPT + script], capture_output=True, text=True, env=environment)

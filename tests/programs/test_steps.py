@@ -17,6 +17,7 @@ from tests.reference import series as reference
 from ntkit.programs import Program, array_api, host, run
 from ntkit.programs import steps as s
 from ntkit.programs.host.instructions import translate
+from ntkit.sketches import PolySketch
 
 D = 21  # not a multiple of a vector's lanes
 SIZES = [0, 1, 5, 16, 17, 150]
@@ -730,3 +731,16 @@ def test_the_comparison_rejects_faults(fault):
             assert_close(out, expected(name)[:17], "float32")
             with pytest.raises(AssertionError):
                 assert_close(fault(out), expected(name)[:17], "float32")
+
+
+def test_gradients_of_batches():
+    """Rows that run in batches have the gradients of rows that run at once."""
+    X = torch.from_numpy(generators.random_rows(np.random.default_rng(0), 11, 9))
+    program = generators.program_of(PolySketch(9, 8, 3).sample(0))
+    gradients = []
+    for batch_size in (None, 4):
+        x = X.clone().requires_grad_()
+        out = run(program, [x], batch_size=batch_size)
+        gradients.append(torch.autograd.grad((out * torch.arange(8.0)).sum(), x)[0])
+    torch.testing.assert_close(gradients[1], gradients[0])
+    assert gradients[0][4:8].any()

@@ -119,3 +119,35 @@ def _design(Z: np.ndarray, alpha: float, *, intercept: bool) -> tuple[np.ndarray
 def _matrix(Y: np.ndarray) -> np.ndarray:
     Y = np.asarray(Y, dtype=np.float64)
     return Y[:, None] if Y.ndim == 1 else Y
+
+
+def extended_predictions(
+    Z: np.ndarray, y: np.ndarray, weight: np.ndarray | None, alpha: float, *, intercept: bool = True
+) -> np.ndarray:
+    """Predictions of ridge regression for its own rows, in extended precision.
+
+    Least squares of the rows times √w, and of √α times the identity, by Householder reflections: no squares of
+    features are added up. Columns are scaled first, and rows sorted by size, so that neither costs digits.
+    """
+    Z, y = (np.asarray(a, dtype=np.longdouble) for a in (Z, y))
+    w = np.ones(len(Z), dtype=np.longdouble) if weight is None else np.asarray(weight, dtype=np.longdouble)
+    z_mean, y_mean = (w @ Z / w.sum(), w @ y / w.sum()) if intercept else (0 * Z[0], np.longdouble(0))
+    size = np.abs(Z - z_mean).max(axis=0)
+    size[size == 0] = 1
+    centred = (Z - z_mean) / size
+    penalty = np.sqrt(np.longdouble(alpha) or np.longdouble(1e-24)) / size
+    A = np.concatenate([np.sqrt(w)[:, None] * centred, np.diag(penalty)])
+    b = np.concatenate([np.sqrt(w) * (y - y_mean), np.zeros(Z.shape[1], dtype=np.longdouble)])
+    order = np.argsort(-np.abs(A).max(axis=1), kind="stable")
+    A, b = A[order], b[order]
+    for j in range(A.shape[1]):
+        v = A[j:, j].copy()
+        v[0] += np.copysign(np.sqrt(v @ v), v[0])
+        length = v @ v
+        if length > 0:
+            A[j:] -= np.outer(2 * v / length, v @ A[j:])
+            b[j:] -= 2 * v * (v @ b[j:]) / length
+    x = np.zeros(A.shape[1], dtype=np.longdouble)
+    for j in reversed(range(A.shape[1])):
+        x[j] = (b[j] - A[j, j + 1 :] @ x[j + 1 :]) / A[j, j] if A[j, j] else 0
+    return (y_mean + centred @ x).astype(np.float64)

@@ -23,6 +23,7 @@ from sklearn import config_context
 from tests.conftest import as_numpy
 from tests.reference import sketches as reference
 from tests.sketches.helpers import assert_close, make_rows, row_kron, run_in_new_process
+from tests.tiers import ALL, sampled
 
 from ntkit.sketches import OSNAP, SRHT, CountSketch, PolySketch, PowerSketch, TensorSketch, TensorSRHT, direct_sum
 
@@ -384,7 +385,7 @@ def two_threads(monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
 
 
-@pytest.mark.parametrize("name", LEADING)
+@pytest.mark.parametrize("name", [*LEADING][: None if ALL else -1])  # the last takes seconds
 @pytest.mark.usefixtures("two_threads")
 def test_leading_axes_and_high_degrees_within_working_memory(name):
     law = LEADING[name]
@@ -407,13 +408,13 @@ def test_many_columns_within_working_memory(name):
 def test_degrees_within_working_memory():
     operator = PolySketch(20, 16, 64).sample(0)
     X = make_rows((20,), 1000)[0] / 20**0.5
-    for rows in (X, to_strict(X), X.reshape(5, 200, -1), to_strict(X.reshape(5, 200, -1))):
+    for rows in sampled([X, X.reshape(5, 200, -1), to_strict(X.reshape(5, 200, -1)), to_strict(X)], 2):
         check_memory(operator.apply_degrees, rows, 3)
 
 
 def test_the_memory_check_notices_rows_that_run_in_one_piece():
     X = to_strict(make_rows((5000,), 1200)[0])
-    for name in ("srht", "tree"):
+    for name in sampled(["srht", "tree"], 1):
         operator = COLUMNS[name].sample(0)
         with pytest.raises(AssertionError, match="MiB; the result has"):
             check_memory(lambda rows, operator=operator: without_budget(operator, rows), X, 16)
@@ -444,7 +445,7 @@ def test_new_processes_draw_the_same_and_threads_do_not_change_results(capsys):
     print_digests()
     here = capsys.readouterr().out
     assert here.count("\n") == 24
-    for n_threads in ("1", "5"):
+    for n_threads in sampled(["5", "1"], 1):
         environment = {"NUMBA_NUM_THREADS": n_threads, "PYTHONHASHSEED": n_threads}
         assert run_in_new_process("tests.sketches.test_contract", "print_digests", **environment) == here
 
@@ -590,6 +591,10 @@ def test_linear_operator(operator, rng):
     assert_close(A.rmatmat(V), S.T @ V)
     assert_close(A.T @ v, S.T @ v)
     assert_close((A.H @ A) @ x, S.T @ (S @ x))
+    with config_context(working_memory=1e-4):  # some unit vectors at a time
+        assert_close(A.matmat(X), S @ X)
+        assert_close(A.rmatmat(V), S.T @ V)
+        assert_close(operator.matrix(), S)
 
 
 def test_linear_operators_in_scipy_solvers(operator, rng):

@@ -21,6 +21,7 @@ from tests.programs.generators import case, program_of
 from tests.reference import series as reference
 from tests.reference.sketches import hadamard_matrix
 from tests.statistical import check_distinct, check_rms_scaling, check_unbiased, rms_error, spread_rows
+from tests.tiers import sampled, scaled, thorough
 
 from ntkit.programs import Program, run
 from ntkit.programs import steps as s
@@ -523,7 +524,7 @@ def maps(law):
     return lambda seed: law.sample(seed).apply
 
 
-N_SEEDS = 400
+N_SEEDS = scaled(250, 400)
 
 
 @cache
@@ -573,7 +574,7 @@ def test_padded_series_is_unbiased(sparse):
 
 @pytest.mark.parametrize(
     ("normalize", "sparse", "shared"),
-    [(False, False, False), (True, False, False), (True, False, True)],
+    sampled([(True, False, False), (False, False, False), (True, False, True)], 1),
 )
 def test_error_halves_with_four_times_the_components(normalize, sparse, shared):
     """No monomials fit. False alarms: nominally 1e-6 per case, the ends of the band being 5 standard deviations away.
@@ -781,6 +782,7 @@ def test_draws_shared_between_nodes_are_not_distinct(sparse):
             check_distinct(arrays)
 
 
+@thorough
 def test_draws_shared_between_nodes_are_biased():
     """The two halves of degree 4 then square their error: off by some 10 standard errors, where 5.6 are allowed."""
     law = SeriesSketch(D, (*[0.0] * 4, 1.0), 1024, width=16, normalize=False)
