@@ -278,7 +278,7 @@ def _check_outputs(
 
 
 def _check_plots(command: str, folder: Path, inputs: Sequence[Path], force: bool) -> None:
-    """The same for the files of a folder; those of an earlier run of the command are replaced."""
+    """The same for the files of a folder; files that the command has written before are replaced."""
     from ntkit.cli.page import FILES, is_ours
 
     _check_outputs([folder / name for name in FILES[command]], inputs, force, is_ours)

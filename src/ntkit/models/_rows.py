@@ -265,10 +265,12 @@ def as_rows(X: Any, name: str, owner: str) -> Any:
     if X is None or _array.is_dask(X):
         remedy = "" if X is None else "Call .compute() on it."
         raise TypeError(message(owner, name, "an array with rows, in memory", X, remedy))
-    if _array.is_numpy(X) or _array.is_torch(X) or hasattr(X, "iloc"):
-        if X.ndim == 0 or (X.ndim == 1 and name == "X" and not _is_text(X)):
+    named = hasattr(X, "columns") and hasattr(X, "shape")  # data frames of any library keep their names
+    if _array.is_numpy(X) or _array.is_torch(X) or hasattr(X, "iloc") or named:
+        n_axes = len(X.shape)
+        if n_axes == 0 or (n_axes == 1 and name == "X" and not _is_text(X)):
             raise ValueError(
-                f"Expected 2D array, got {'scalar' if X.ndim == 0 else '1D'} array instead. "
+                f"Expected 2D array, got {'scalar' if n_axes == 0 else '1D'} array instead. "
                 + message(owner, name, "2-D (n_samples, n_features)", X, "Reshape your data with X.reshape(-1, 1).")
             )
         return X
@@ -293,7 +295,7 @@ def n_rows_of(X: Any) -> int:
 
 
 def n_features_of(X: Any) -> int:
-    """Numbers of a row: its features, or those of all pixels of an image."""
+    """How many numbers a row has: its features, or all channels of all pixels of an image."""
     return prod(X.shape[1:])
 
 
