@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     )
     from ntkit.kernels import network_kernel
     from ntkit.models import (
+        AdaptiveFeatures,
         FeatureKMeans,
         FeatureRidge,
         FeatureRidgeClassifier,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
         GramRidgeClassifier,
         KernelRidge,
         KernelRidgeClassifier,
+        LearnedMetric,
         gram_matrix,
     )
     from ntkit.persistence import inspect, load, save
@@ -85,6 +87,7 @@ _SUBMODULES = (
 )
 _PUBLIC_MODULES = ("ntkit", *(f"ntkit.{name}" for name in _SUBMODULES), "ntkit.kernels.zonal")
 _NAMES = {
+    "AdaptiveFeatures": "ntkit.models",
     "ArcsinhScaler": "ntkit.preprocessing",
     "CNTKSketch": "ntkit.features",
     "DotProductSketch": "ntkit.features",
@@ -103,6 +106,7 @@ _NAMES = {
     "ImageStandardizer": "ntkit.preprocessing",
     "KernelRidge": "ntkit.models",
     "KernelRidgeClassifier": "ntkit.models",
+    "LearnedMetric": "ntkit.models",
     "MaclaurinFeatures": "ntkit.features",
     "NTKFeatures": "ntkit.features",
     "NTKPolynomialSketch": "ntkit.features",
@@ -125,6 +129,7 @@ _NAMES = {
 }
 
 __all__ = [
+    "AdaptiveFeatures",
     "ArcsinhScaler",
     "CNTKSketch",
     "DotProductSketch",
@@ -143,6 +148,7 @@ __all__ = [
     "ImageStandardizer",
     "KernelRidge",
     "KernelRidgeClassifier",
+    "LearnedMetric",
     "MaclaurinFeatures",
     "NTKFeatures",
     "NTKPolynomialSketch",

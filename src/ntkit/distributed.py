@@ -22,12 +22,13 @@ from sklearn.base import clone
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._images import as_floats
+from ntkit._random import generator
 from ntkit._validation import describe
 from ntkit.features.landmarks.choose import check_finite
 from ntkit.models._checks import result_dtype
 from ntkit.models._features import counted, fit_weighted
 from ntkit.models._kernel_matrix import MatrixOfRows
-from ntkit.models._rows import Block, Source, as_arrays, take_rows
+from ntkit.models._rows import Block, Source, as_arrays, concatenated, take_rows
 from ntkit.models._statistics import Statistics
 
 __all__ = ["first_rows", "map_rows"]
@@ -172,6 +173,25 @@ class DaskSource(Source):
         assert self._first is not None
         return self._first
 
+    def sample(self, n_rows: int, seed: np.random.SeedSequence) -> Block:
+        """Random rows of all blocks, taken where these are; of blocks of unknown sizes equally many of each."""
+        from dask import delayed
+
+        sizes = self.sizes or [None] * len(self.X)
+        total = self.n_rows or 0
+        counts: list[int] = [n_rows // len(self.X) + 1] * len(self.X)
+        if self.sizes is not None:
+            keep = np.sort(generator(seed).permutation(total)[:n_rows])
+            counts = list(np.histogram(keep, np.concatenate([[0], np.cumsum(self.sizes)]))[0])
+        take = delayed(_some_rows, pure=True)
+        blocks = enumerate(zip(self.X, self.y, self.weight, counts, strict=True))
+        tasks = [take(*block, number, seed, self.owner) for number, block in blocks if sizes[number] != 0]
+        parts = [part for part in compute(*tasks) if part is not None]
+        if not parts:
+            first_rows(self.rows)  # raises: there are none
+        X, y, weight = (concatenated([part[i] for part in parts]) for i in range(3))
+        return Block(X, y, weight)
+
     def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:
         """Fit a StandardScaler from moments of the blocks."""
         from dask import delayed
@@ -228,6 +248,14 @@ class DaskSource(Source):
                 f"X and {name} of {owner} must have equal blocks. Got {len(self.X)} and {len(blocks)} of them."
             )
         return blocks
+
+
+def _some_rows(X: Any, y: Any, weight: Any, count: int, number: int, seed: Any, owner: str) -> Any:
+    """Some random rows of a block, None if it has none."""
+    with _errors_of(number):
+        source = as_arrays(X, y, weight, owner)
+        rows = np.sort(generator(seed, number).permutation(source.n_rows or 0)[:count])
+        return tuple(take_rows(values, rows) for values in (source.X, source.y, source.weight)) if len(rows) else None
 
 
 def _rows_per_task(n_rows: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._batching import row_batches
+from ntkit._batching import row_batches, run_on_threads
 from ntkit.kernels._profiles import EXPONENTIAL
 from ntkit.kernels.distances import LOST, SLICE, DistanceKernel, origin_of, rounding
 
@@ -40,8 +40,28 @@ def gradient_l1(kernel: DistanceKernel, x: Array, y: Array, coefficients: Array)
     """−s Σ_j c_j k(x, y_j) sign(x_i − y_ji), one column i at a time."""
     xp = _array.namespace(x)
     values = kernel.profile(kernel.distances(x, y)) * -kernel.scale
+    if _array.is_numpy(x):
+        return _gradient_l1_on_host(values, x, y, coefficients)
     signs = (xp.sign(x[:, i][:, None] - y[:, i][None, :]) for i in range(x.shape[1]))
     return xp.stack([xp.matmul(values * sign, coefficients) for sign in signs], axis=2)
+
+
+def _gradient_l1_on_host(values: Array, x: Array, y: Array, coefficients: Array) -> Array:
+    """The same, compiled, on threads."""
+    import numpy as np
+
+    from ntkit.kernels._distances_numba import signed_sums
+
+    xt, yt = np.ascontiguousarray(x.T), np.ascontiguousarray(y.T)
+    out = np.empty((len(x), coefficients.shape[1], x.shape[1]))
+
+    def fill(start: int) -> None:
+        rows = slice(start, start + 64)
+        for k in range(coefficients.shape[1]):
+            signed_sums(xt[:, rows], yt, values[rows] * coefficients[:, k], out[rows, k])
+
+    run_on_threads(fill, range(0, len(x), 64))
+    return out
 
 
 def _weighted_differences(weights: Array, x: Array, y: Array) -> Array:

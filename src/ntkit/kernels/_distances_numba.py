@@ -190,3 +190,91 @@ def differences(Xt: Float64, Yt: Float64, scale: float, absolute: bool, T: Float
                         z0, z1 = (x0 - y0[j]) * scale, (x1 - y1[j]) * scale
                         z2, z3 = (x2 - y2[j]) * scale, (x3 - y3[j]) * scale
                         row[j] += (z0 * z0 + z1 * z1) + (z2 * z2 + z3 * z3)
+
+
+@compiled(fastmath=("contract", "reassoc"))
+def signed_sums(Xt: Float64, Yt: Float64, W: Float64, out: Float64) -> None:
+    """Fill out[i, k] with Σ_j W[i, j] sign(x_ik − y_jk); `Xt` and `Yt` have a row for each column of the data."""
+    n, m = W.shape
+    for i in range(n):
+        for k in range(len(Xt)):
+            x, total = Xt[k, i], 0.0
+            for j in range(m):
+                total += W[i, j] if x > Yt[k, j] else (-W[i, j] if x < Yt[k, j] else 0.0)
+            out[i, k] = total
+
+
+# The same in float32, for predictions. The polynomial of degree 7 is off by 1e-8; ln 2 is the sum of two numbers, the
+# first of which ends in 15 zero bits.
+_LN2_SINGLE = (np.float32(0.693359375), np.float32(-2.12194440e-4))
+_TAYLOR_SINGLE = tuple(np.float32(1.0 / math.factorial(k)) for k in range(8))
+_ROUNDER_SINGLE = np.float32(1.5 * 2.0**23)
+_LOWEST_SINGLE = np.float32(-87.0)
+_PER_OCTAVE_SINGLE = np.float32(1.0 / math.log(2.0))
+_ONE, _THIRD, _HALF = np.float32(1.0), np.float32(1.0 / 3.0), np.float32(-0.5)
+
+
+@inlined
+def exponentials_single(x: np.ndarray, powers: np.ndarray, bits: np.ndarray, size: int) -> None:
+    """As :func:`exponentials`, in float32, to 1e-7."""
+    c = _TAYLOR_SINGLE
+    for j in range(size):
+        x[j] = max(x[j], _LOWEST_SINGLE)
+        powers[j] = x[j] * _PER_OCTAVE_SINGLE + _ROUNDER_SINGLE
+    for j in range(size):
+        n = powers[j] - _ROUNDER_SINGLE
+        r = (x[j] - n * _LN2_SINGLE[0]) - n * _LN2_SINGLE[1]
+        p = c[2] + r * (c[3] + r * (c[4] + r * (c[5] + r * (c[6] + r * c[7]))))
+        x[j] = _ONE + (r + r * r * p)
+    for j in range(size):
+        bits[j] = ((bits[j] + np.int32(127)) & np.int32(0xFF)) << np.int32(23)  # 2^n
+    for j in range(size):
+        x[j] *= powers[j]
+
+
+@compiled(fastmath=("contract", "reassoc"))
+def weighted_sums(X: np.ndarray, Yt: np.ndarray, profile: int, W: np.ndarray, out: np.ndarray) -> None:
+    """Fill out[i, k] with Σ_j W[k, j] φ(‖x_i − y_j‖) in float32, without the kernel matrix.
+
+    `Yt` has a row for each column of the data; rows are scaled, so that distances are a. Sums of CHUNK terms in float32
+    are added up in float64.
+    """
+    n, d = X.shape
+    m = Yt.shape[1]
+    a, x, powers = np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32), np.empty(CHUNK, np.float32)
+    bits = powers.view(np.int32)
+    for i in range(n):
+        out[i] = 0.0
+        for start in range(0, m, CHUNK):
+            size = min(CHUNK, m - start)
+            a[:size] = np.float32(0.0)
+            for k in range(d):
+                value, row = X[i, k], Yt[k, start : start + size]
+                if profile == _ABSOLUTE:
+                    for j in range(size):
+                        a[j] += abs(value - row[j])
+                else:
+                    for j in range(size):
+                        a[j] += (value - row[j]) * (value - row[j])
+            if profile == _ABSOLUTE:
+                for j in range(size):
+                    x[j] = -a[j]
+            elif profile == _GAUSSIAN:
+                for j in range(size):
+                    x[j] = _HALF * a[j]
+            else:
+                for j in range(size):
+                    a[j] = math.sqrt(a[j])
+                    x[j] = -a[j]
+            exponentials_single(x, powers, bits, size)
+            if profile == _MATERN_3_2:
+                for j in range(size):
+                    x[j] *= _ONE + a[j]
+            elif profile == _MATERN_5_2:
+                for j in range(size):
+                    x[j] *= _ONE + a[j] + a[j] * a[j] * _THIRD
+            for k in range(len(W)):
+                weights, total = W[k, start : start + size], np.float32(0.0)
+                for j in range(size):
+                    total += weights[j] * x[j]
+                out[i, k] += total

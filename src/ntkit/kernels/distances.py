@@ -22,6 +22,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._batching import run_on_threads
 from ntkit._validation import check_choice, check_real, message
 from ntkit.kernels._profiles import ABSOLUTE, EXPONENTIAL, GAUSSIAN, MATERN_3_2, MATERN_5_2, Profile
 from ntkit.kernels.spec import KernelSpec
@@ -40,6 +41,7 @@ LOST = 2.0**12
 half of it, as the estimates are upper bounds. With less, pairs of rows that are only ten or twenty length scales from
 the origin would be computed twice."""
 _ORIGIN_ROWS = 7  # at least so many rows, if there are, have the origin as median: one outlier does no harm
+_SUM_ROWS = 128  # rows of a task of weighted sums
 SLICE = 2**20  # numbers in a slice of differences, 8 MiB
 
 
@@ -208,6 +210,35 @@ class DistanceKernel(KernelSpec):
             self._fill_triton(_array.widen(a.data), _array.widen(b.data), outs[0])
         else:
             assign(outs[0], self.profile(self.distances(_array.widen(a.data), _array.widen(b.data))))
+
+    def weighted_sums(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """Σ_j w_jk k(x_i, y_j) for dense NumPy rows, in float32 with a relative error of about 1e-6 of each term.
+
+        For predictions with many rows: the kernel matrix is never in memory.
+
+        Parameters
+        ----------
+        X : ndarray of shape (n, d)
+        Y : ndarray of shape (m, d)
+        weights : ndarray of shape (m, k)
+
+        Returns
+        -------
+        ndarray of shape (n, k), float64
+        """
+        from ntkit.kernels import _distances_numba as compiled
+
+        origin = origin_of(Y)
+        x, y = (((Z - origin) * self.scale).astype(np.float32) for Z in (X, Y))
+        yt, W = np.ascontiguousarray(y.T), np.ascontiguousarray(weights.T, dtype=np.float32)
+        out = np.empty((len(X), len(W)))
+
+        def fill(start: int) -> None:
+            rows = slice(start, start + _SUM_ROWS)
+            compiled.weighted_sums(x[rows], yt, self.function.code, W, out[rows])
+
+        run_on_threads(fill, range(0, len(X), _SUM_ROWS))
+        return out
 
     def own_values(self, a: Rows) -> tuple[Array, ...]:
         """Ones."""

@@ -1,12 +1,15 @@
-"""Learners: ridge regression and classification and k-means on features; kernel ridge regression."""
+"""Learners: ridge regression and classification and k-means on features; kernel ridge regression; learned metrics."""
 
+from ntkit.models.adaptive import AdaptiveFeatures
 from ntkit.models.gram import GramRidge, GramRidgeClassifier, gram_matrix
 from ntkit.models.kernel_ridge import KernelRidge, KernelRidgeClassifier
 from ntkit.models.kmeans import FeatureKMeans
+from ntkit.models.metric import LearnedMetric
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
 from ntkit.models.search import FeatureRidgeSearch, FeatureRidgeSearchClassifier
 
 __all__ = [
+    "AdaptiveFeatures",
     "FeatureKMeans",
     "FeatureRidge",
     "FeatureRidgeClassifier",
@@ -16,5 +19,6 @@ __all__ = [
     "GramRidgeClassifier",
     "KernelRidge",
     "KernelRidgeClassifier",
+    "LearnedMetric",
     "gram_matrix",
 ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
-from sklearn.base import clone
+from sklearn.base import TransformerMixin, clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
@@ -22,17 +22,31 @@ from ntkit.features.flips import FlipAveraged
 from ntkit.models._checks import check_weight
 from ntkit.models._rows import ArraySource, Block, Source, n_features_of, n_rows_of, take_rows
 
+Encode: TypeAlias = Callable[[Any, str], np.ndarray]
+"""From targets and the name of a model to columns of numbers."""
 _ROWS = 16384  # per block
 
 
-def default_features(X: Any, owner: str) -> Any:
-    """Scaled columns with their tails drawn in, then features of the NTK of depth 1 with a bias; not for images."""
+_MOST_LEARNED = 1024  # columns up to which default features learn a metric
+SAMPLE = 20_000  # rows that steps which look at targets get of a stream, of files or of a Dask collection
+
+
+def default_features(X: Any, owner: str, *, learned: bool = False) -> Any:
+    """Scaled columns with their tails drawn in, then features of a kernel; not for images.
+
+    With `learned` the kernel learns its metric, for dense rows of up to 1024 columns. Else it is the NTK of depth 1
+    with a bias.
+    """
     from ntkit.features import NTKFeatures
     from ntkit.preprocessing import ArcsinhScaler
 
     if len(getattr(X, "shape", ())) == 4:
         raise ValueError(message(owner, "features", "a map of images, such as CNTKSketch(), if X has images", None))
-    features = NTKFeatures(depth=1, n_components=2048, bias="auto")
+    features: Any = NTKFeatures(depth=1, n_components=2048, bias="auto")
+    if learned and not _array.is_sparse(X) and n_features_of(X) <= _MOST_LEARNED:
+        from ntkit.models.adaptive import AdaptiveFeatures
+
+        features = AdaptiveFeatures()
     # Sparse rows keep their zeros.
     return Pipeline([("scale", ArcsinhScaler(with_mean=not _array.is_sparse(X))), ("features", features)])
 
@@ -59,36 +73,58 @@ def check_features(features: Any, owner: str) -> None:
         raise TypeError(message(owner, "features", rule, features))
 
 
-def fit_features(features: Any, source: Source, seed: np.random.SeedSequence, owner: str) -> Any:
+def fit_features(
+    features: Any, source: Source, seed: np.random.SeedSequence, owner: str, encode: Encode | None = None
+) -> Any:
     """Return a fitted clone of a transformer; parts without a seed get one from `seed`. None: the default features.
 
     Rows in memory are given to it whole. Otherwise steps with a ``partial_fit`` (``StandardScaler``) read all
-    blocks, one pass each, if the blocks can be read more than once; all others are fitted on the first
-    block, which is enough for maps that do not look at the data.
+    blocks, one pass each, if the blocks can be read more than once; steps that learn from targets get a sample of
+    all rows, and all others are fitted on the first block, which is enough for maps that do not look at the data.
+    `encode` makes columns of targets; None: there are none.
     """
-    features = default_features(source.first().X, owner) if features is None else features
+    features = default_features(source.first().X, owner, learned=encode is not None) if features is None else features
     features = seeded(features, keyed(seed, "features"))
     if isinstance(source, ArraySource) and not _is_on_disk(source.X):
-        return fit_whole(features, source.X, source.weight, owner)
+        return fit_whole(features, source.X, source.weight, owner, None if encode is None else source.y, encode)
     done: list[Any] = []
     for step in _steps(features):
-        _fit_step(step, source, _transformer(done), owner)
+        if encode is not None and looks_at_targets(step):
+            block = source.sample(SAMPLE, keyed(seed, "sample"))
+            X, y, weight = counted_rows(block, owner)
+            fit_weighted(step, _transformer(done)(X), weight, y=encode(y, owner))
+        else:
+            _fit_step(step, source, _transformer(done), owner)
         done.append(step)
     return features
 
 
-def fit_whole(features: Any, X: Any, weight: Any, owner: str) -> Any:
+def looks_at_targets(step: Any) -> bool:
+    """Whether a step of ntkit learns from targets, which it gets as columns of numbers."""
+    return getattr(step, "learns_from_targets", False)
+
+
+def counted_rows(block: Block, owner: str) -> tuple[Any, Any, np.ndarray | None]:
+    """The rows, targets and weights of a block whose weights are not 0."""
+    X, weight = counted(block.X, block.weight, owner)
+    y = block.y
+    if weight is not None and len(weight) < n_rows_of(block.X):
+        y = take_rows(y, np.flatnonzero(check_weight(block.weight, n_rows_of(block.X), owner)))
+    return X, y, weight
+
+
+def fit_whole(features: Any, X: Any, weight: Any, owner: str, y: Any = None, encode: Encode | None = None) -> Any:
     """Fit a transformer on all rows; steps that take weights get them, and others no rows of weight 0.
 
     Images may be many times as large after the steps of a pipeline (patches): a map of images at its end, which does
     not look at them, gets one, so that they are not all held.
     """
-    X, weight = counted(X, weight, owner)
+    X, y, weight = counted_rows(Block(X, y, weight), owner)
     steps = list(_steps(features))
     if isinstance(features, Pipeline) and features.memory is not None:
-        return features.fit(X, None)
+        return features.fit(X, y)
     for number, step in enumerate(steps):
-        fit_weighted(step, X, weight)
+        fit_weighted(step, X, weight, y=encode(y, owner) if encode is not None and looks_at_targets(step) else y)
         if number + 1 < len(steps):
             of_one = number + 2 == len(steps) and len(X.shape) == 4 and hasattr(_map_of(steps[-1]), "image_shape")
             X = step.transform(take_rows(X, slice(0, 1)) if of_one else X)
@@ -105,10 +141,10 @@ def counted(X: Any, weight: Any, owner: str) -> tuple[Any, np.ndarray | None]:
     return take_rows(X, np.flatnonzero(weight)), weight[weight > 0]
 
 
-def fit_weighted(step: Any, X: Any, weight: np.ndarray | None, method: str = "fit") -> None:
+def fit_weighted(step: Any, X: Any, weight: np.ndarray | None, method: str = "fit", y: Any = None) -> None:
     """Fit a step, with weights if it takes them."""
     weighted = weight is not None and has_fit_parameter(step, "sample_weight")
-    getattr(step, method)(X, None, **({"sample_weight": weight} if weighted else {}))
+    getattr(step, method)(X, y, **({"sample_weight": weight} if weighted else {}))
 
 
 def _steps(features: Any) -> Iterator[Any]:
@@ -170,6 +206,19 @@ def _is_on_disk(X: Any) -> bool:
             return True
         X = X.base
     return False
+
+
+def weighted_features(transformer: Any, X: Any, weights: Array, tolerance: float, owner: str) -> Array | None:
+    """Features times weights, in float64, if the last step has a shorter way than by the features; else None."""
+    steps = list(_steps(transformer))
+    if not steps or not isinstance(steps[-1], FeatureMap | TransformerMixin) or not hasattr(steps[-1], "times"):
+        return None
+    if isinstance(transformer, Pipeline) and transformer.memory is not None:
+        return None
+    values = steps[-1].times(_transformer(steps[:-1])(X), weights, tolerance)
+    if not _array.all_finite(values):
+        raise ValueError(message(owner, "X", "free of NaN and infinity, and its features as well", X))
+    return values
 
 
 def dense_features(transformer: Any, X: Any, owner: str, *, keep_half: bool = False) -> Array:

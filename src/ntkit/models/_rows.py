@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from ntkit import _array
+from ntkit._random import generator, row_uniforms
 from ntkit._validation import describe, message, refuse_lossy
 from ntkit.tables import FRAME_ENDINGS
 
@@ -77,6 +78,31 @@ class Source(ABC):
         """Fit a transformer on all rows as mapped by `before`, if the source has a way of its own to do so."""
         return False
 
+    def sample(self, n_rows: int, seed: np.random.SeedSequence) -> Block:
+        """At most `n_rows` random rows, in one pass; of a stream that can be read once only, its first rows."""
+        if not self.repeatable:
+            block = self.first()
+            return Block(*(take_rows(values, slice(0, n_rows)) for values in block[:3]))
+        kept: list[tuple[np.ndarray, Block]] = []
+        start = 0
+        for block in self.blocks(_MOST):
+            size = n_rows_of(block.X)
+            keys = row_uniforms(seed, start, start + size)[:, 0]
+            start += size
+            bound = (
+                np.partition(np.concatenate([each for each, _ in kept]), n_rows - 1)[n_rows - 1]
+                if (sum(len(each) for each, _ in kept) > n_rows)
+                else np.inf
+            )
+            chosen = np.flatnonzero(keys < bound)
+            kept.append((keys[chosen], Block(*(take_rows(values, chosen) for values in block[:3]))))
+        if not kept:
+            return self.first()  # raises: there are none
+        keys = np.concatenate([each for each, _ in kept])
+        bound = np.partition(keys, n_rows - 1)[n_rows - 1] if len(keys) > n_rows else np.inf
+        parts = [[take_rows(v, np.flatnonzero(each <= bound)) for v in block[:3]] for each, block in kept]
+        return Block(*(concatenated([part[i] for part in parts]) for i in range(3)))
+
     def identity(self) -> str:
         """What tells this source from another of the same size, without reading it."""
         return ""
@@ -104,6 +130,13 @@ class ArraySource(Source):
             rows = slice(start, start + n_rows)
             place = None if self.place is None else self.place._replace(start=start)
             yield Block(take_rows(self.X, rows), take_rows(self.y, rows), take_rows(self.weight, rows), place)
+
+    def sample(self, n_rows: int, seed: np.random.SeedSequence) -> Block:
+        """See :meth:`Source.sample`; here without a pass."""
+        if (self.n_rows or 0) <= n_rows:
+            return Block(self.X, self.y, self.weight)
+        chosen = np.sort(generator(seed).permutation(self.n_rows)[:n_rows])
+        return Block(*(take_rows(values, chosen) for values in (self.X, self.y, self.weight)))
 
 
 class StreamSource(Source):
@@ -304,6 +337,21 @@ def take_rows(X: Any, rows: slice | np.ndarray) -> Any:
     if X is None:
         return None
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
+
+
+def concatenated(parts: list[Any]) -> Any:
+    """Rows of several blocks as one; None if they are None."""
+    if len(parts) == 1 or parts[0] is None:
+        return parts[0]
+    if hasattr(parts[0], "iloc"):
+        import pandas as pd
+
+        return pd.concat(parts)
+    if _array.is_sparse(parts[0]):
+        from scipy.sparse import vstack
+
+        return vstack(parts, format="csr")
+    return _array.namespace(*parts).concat(parts, axis=0) if _array.is_torch(parts[0]) else np.concatenate(parts)
 
 
 def block_rows(n_components: int, itemsize: int, like: Any = None) -> int:

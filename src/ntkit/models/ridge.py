@@ -18,7 +18,14 @@ from ntkit._validation import check_choice, message
 from ntkit.models._base import OfFeatures, RidgeClassifier, RidgeRegressor
 from ntkit.models._checkpoint import Checkpoint
 from ntkit.models._checks import check_weight, to_library
-from ntkit.models._features import check_columns, check_features, dense_features, fit_features, take_columns
+from ntkit.models._features import (
+    check_columns,
+    check_features,
+    dense_features,
+    fit_features,
+    take_columns,
+    weighted_features,
+)
 from ntkit.models._linalg import EPS, symmetric
 from ntkit.models._problems import FromRows, FromSums, Posterior, Selection, from_statistics
 from ntkit.models._rows import Block, Source, as_rows, as_source, block_rows, n_rows_of, take_rows
@@ -26,6 +33,8 @@ from ntkit.models._statistics import Statistics
 from ntkit.models._targets import check_labels
 
 _SOLVERS = ("auto", "eigen", "cholesky")
+NEGLIGIBLE = 1e-3
+"""Error of a prediction that does not matter, as a share of the standard deviation of the noise."""
 
 
 class FeatureModel(OfFeatures):
@@ -157,7 +166,7 @@ class FeatureModel(OfFeatures):
         self._targets = self._codec()
         first = source.first()
         take_columns(self, first.X)
-        self.features_ = fit_features(self.features, source, self._seed, owner)
+        self.features_ = fit_features(self.features, source, self._seed, owner, self._codec().encode)
         with first.located("X"):
             probe = self._transform(take_rows(first.X, slice(0, 1)))
         self._itemsize = probe.dtype.itemsize
@@ -287,11 +296,30 @@ class FeatureModel(OfFeatures):
             yield self._transform(take_rows(X, slice(start, start + step)))
 
     def _scores(self, X: Any) -> Array:
+        weighted = self._weighted_scores(X)
+        if weighted is not None:
+            return weighted
         parts = []
         for Z in self._blocks(X, self._itemsize):
             xp: Any = _array.namespace(Z)
             coef, intercept = (to_library(a, Z) for a in (self._solution.coef, self._solution.intercept))
             parts.append(xp.matmul(xp.astype(Z, xp.float64), coef) + intercept)
+        return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts, axis=0)
+
+    def _weighted_scores(self, X: Any) -> Array | None:
+        """Scores without the features, if these have such a way."""
+        owner, coef, noise = type(self).__name__, self._solution.coef, self._solution.noise
+        spread = 0.0 if noise is None else float(_array.to_numpy(noise).min()) ** 0.5
+        X = as_rows(X, "X", owner)
+        step = self.batch_size or max(n_rows_of(X), 1)
+        parts = []
+        for start in range(0, max(n_rows_of(X), 1), step):
+            rows = take_rows(X, slice(start, start + step)) if step < n_rows_of(X) else X
+            check_columns(self, rows)
+            values = weighted_features(self.features_, rows, coef, NEGLIGIBLE * spread, owner)
+            if values is None:
+                return None
+            parts.append(values + to_library(self._solution.intercept, values))
         return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts, axis=0)
 
     def _file_state(self) -> dict[str, Any]:
@@ -324,9 +352,9 @@ class FeatureRidge(FeatureModel, RidgeRegressor):
     ----------
     features : transformer
         Any scikit-learn transformer: a map of ntkit, or a Pipeline such as
-        ``make_pipeline(ArcsinhScaler(), NTKFeatures(bias="auto"))``, which is the default (None) with 2048
-        components. It is cloned and fitted; to use one already fitted wrap it in
-        ``sklearn.frozen.FrozenEstimator``.
+        ``make_pipeline(ArcsinhScaler(), AdaptiveFeatures())``, which is the default (None) for dense rows of up to 1024
+        columns; others get ``NTKFeatures(bias="auto")`` with 2048 components in place of the second. It is cloned and
+        fitted; to use one already fitted wrap it in ``sklearn.frozen.FrozenEstimator``.
     alphas : float, array of float or None
         Strengths of the penalty to choose from. None: 10⁻⁷, 10^-6.5, …, 10² times the mean squared norm of the
         (centred) features, and smaller ones while the error falls. If the best of three or more given ones is the first
