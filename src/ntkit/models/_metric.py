@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ntkit._batching import run_on_threads
-from ntkit.features.landmarks.nystroem import triangular_root
+from ntkit.features.landmarks.nystroem import times_triangular, triangular_root
 from ntkit.kernels import KernelSpec
 from ntkit.kernels.distances import DistanceKernel
 from ntkit.models._linalg import cholesky, cholesky_solve
@@ -37,6 +37,7 @@ MOST_LENGTHS = 7  # length scales tried in a round
 GRADIENT_ROWS = 2000  # rows that gradients are averaged over, all targets together
 SHORTEST, LONGEST = 1e-3, 1e3  # length scales, as multiples of the median distance
 LOWEST, HIGHEST = -16, 8  # α = 10^(i/2) times the mean of k(x, x)
+SMOOTHER = 0.45  # length scale of a Gaussian kernel over that of a Matérn kernel which does as well
 AGAIN = 3  # rounds of a path that starts from the metric of another
 FEW_ROWS = 2000  # below, errors are averaged over several splits
 JITTER = 1e-6  # times √m, added to kernel matrices of landmarks: factorizations then succeed for any kernel
@@ -130,13 +131,13 @@ class _Fit:
         self.normalization = triangular_root(K) / scale[:, None]
         root = self.normalization.astype(Z.dtype)
         statistics = Statistics(m, Y.shape[1])
-        rows = spec.matrix(np.ascontiguousarray(Z[split.train]), self.landmarks) @ root
+        rows = times_triangular(spec.matrix(np.ascontiguousarray(Z[split.train]), self.landmarks), root)
         statistics.add(rows, Y[split.train], weight[split.train], np.zeros(len(split.train)))
         self.problem: Any = from_statistics(
             statistics.finish(), Selection("loo", 0), intercept=True, several=True, solver="cholesky"
         )
         self.scale = self.problem.scale or 1.0
-        self.held = spec.matrix(np.ascontiguousarray(Z[split.held]), self.landmarks) @ root
+        self.held = times_triangular(spec.matrix(np.ascontiguousarray(Z[split.held]), self.landmarks), root)
         self.Y, self.weight = Y[split.held], weight[split.held]
 
     def solve(self, alpha: float) -> tuple[float, np.ndarray | None]:
@@ -363,10 +364,10 @@ def make_splits(
 class Sizes(NamedTuple):
     """Rows, landmarks and splits of small rows of the fits of a path, and of the comparison of the best fits."""
 
-    n_rows: int = 4500
+    n_rows: int = 4000
     n_landmarks: int = 512
     n_splits: int = 2
-    n_rows_refined: int = 9000
+    n_rows_refined: int = 8000
     n_landmarks_refined: int = 1024
     n_splits_refined: int = 3
 
@@ -465,9 +466,10 @@ class Learner:
     def _refine(self, rows: Comparison, ends: list[Trial]) -> list[Trial]:
         """Fits with more rows and landmarks: near ends with two length scales, and with a smoother kernel."""
         near = [end for end in ends if end.error <= (1 + NEAR) * ends[0].error][:FINALISTS]
-        tasks = [(end, factor) for end in near for factor in (end.factor, end.factor / STEP)]
+        tasks = [(end, end.factor) for end in near]
+        tasks += [(end, end.factor / STEP) for end in near[:2] if end.kernel.has_length]
         smooth = [replace(end, kernel=GAUSSIAN) for end in near if end.kernel == MATERN][:1] if not self.kernel else []
-        tasks += [(end, end.factor * factor) for end in smooth for factor in (0.6, 1 / 3)]
+        tasks += [(end, end.factor * SMOOTHER) for end in smooth]
         finalists: list[Trial] = []
         run_on_threads(lambda task: finalists.extend(rows.lengths(task[0], task[1:])), tasks)
         self.trials += [replace(trial, fits=()) for trial in finalists]
