@@ -23,7 +23,12 @@ from ntkit._random import seed_sequence
 from ntkit._state import LARGEST_SEED, Declared, Record, get_values, memory_left, put_values, reserve, seed_numbers
 from ntkit._validation import check_int, describe
 
-CLASSES = {**_NAMES, "TableEncoder": "ntkit.tables"}
+CLASSES = {
+    **_NAMES,
+    "TableEncoder": "ntkit.tables",
+    "AverageClassifier": "ntkit.models.average",
+    "AverageRegressor": "ntkit.models.average",
+}
 """Modules of the estimators of ntkit, by name."""
 PACKAGES = (
     "compose", "decomposition", "feature_extraction", "feature_extraction.text", "feature_selection", "frozen",

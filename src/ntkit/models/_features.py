@@ -27,7 +27,7 @@ Encode: TypeAlias = Callable[[Any, str], np.ndarray]
 _ROWS = 16384  # per block
 
 
-_MOST_LEARNED = 1024  # columns up to which default features learn a metric
+MOST_LEARNED = 1024  # columns up to which default features learn a metric
 SAMPLE = 20_000  # rows that steps which look at targets get of a stream, of files or of a Dask collection
 
 
@@ -43,7 +43,7 @@ def default_features(X: Any, owner: str, *, learned: bool = False) -> Any:
     if len(getattr(X, "shape", ())) == 4:
         raise ValueError(message(owner, "features", "a map of images, such as CNTKSketch(), if X has images", None))
     features: Any = NTKFeatures(depth=1, n_components=2048, bias="auto")
-    if learned and not _array.is_sparse(X) and n_features_of(X) <= _MOST_LEARNED:
+    if learned and not _array.is_sparse(X) and n_features_of(X) <= MOST_LEARNED:
         from ntkit.models.adaptive import AdaptiveFeatures
 
         features = AdaptiveFeatures()
@@ -97,6 +97,17 @@ def fit_features(
             _fit_step(step, source, _transformer(done), owner)
         done.append(step)
     return features
+
+
+def importances(model: Any) -> np.ndarray | None:
+    """Importances of the columns to a fitted model, if its features have learned a metric from them as they are."""
+    if hasattr(model, "estimators_"):
+        parts = [importances(each) for each in model.estimators_]
+        known = [(part, weight) for part, weight in zip(parts, model.weights_, strict=True) if part is not None]
+        return sum(p * w for p, w in known) / sum(w for _, w in known) if known else None
+    steps = list(_steps(getattr(model, "features_", None)))
+    found = getattr(steps[-1], "feature_importances_", None) if steps else None
+    return found if found is not None and len(found) == model.n_features_in_ else None
 
 
 def looks_at_targets(step: Any) -> bool:

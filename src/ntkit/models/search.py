@@ -1,42 +1,53 @@
-"""The kernel, its parameters and α, chosen by the error on rows left out, within a time budget.
+"""The kernel, its metric, its parameters, the number of features and α, chosen on held-out rows within a time budget.
 
-The right kernel matters more than the right sketch of it. All candidates start on 2000 rows with 512
-features; the better half goes on to 6000 rows with 1024, and in the order found there to all rows with all features, as
-far as the time goes (successive halving, Jamieson and Talwalkar 2016). Each fit chooses its α and gives its error by
-predicting rows without them (leave-one-out), so that no rows are lost to validation, and the best of the last fits is
-the final model.
+All candidates start on few rows with few features; the better half goes on with more rows and features, and the best
+ones with all rows, where features are doubled as long as the error falls (successive halving, Jamieson and Talwalkar
+2016). Metrics are learned once, from rows that no error is estimated on. Each fit chooses its α and gives its error by
+predicting rows of a sample without them (leave-one-out), so that no rows are lost to validation. The final model is the
+best of the last fits, or an average of the best ones.
 """
 
 from __future__ import annotations
 
 import time
+import warnings
 from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, clone
+from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
+from tqdm.auto import tqdm
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._batching import with_progress
 from ntkit._deprecated import OldSpellings
 from ntkit._estimator import AllOrNothing
-from ntkit._random import RandomState, generator, keyed, seed_sequence
-from ntkit._state import COLUMNS, Declared, Estimator, Field, Seed, Text
+from ntkit._random import RandomState, generator, keyed, row_uniforms, seed_sequence
+from ntkit._state import COLUMNS, Declared, Estimator, Field, Integer, Seed, Text
 from ntkit._validation import check_bool, check_int, check_real, message
 from ntkit.features import NTKFeatures, RandomFourierFeatures
 from ntkit.models._checks import check_alphas, check_weight
-from ntkit.models._features import seeded
+from ntkit.models._features import MOST_LEARNED, SAMPLE, importances, seeded
+from ntkit.models._metric import MOST_COLUMNS
 from ntkit.models._rows import as_arrays, as_rows, n_rows_of, take_rows
 from ntkit.models._targets import RealTargets, check_labels
+from ntkit.models.adaptive import AdaptiveFeatures
+from ntkit.models.average import AverageClassifier, AverageRegressor, greedy_weights
+from ntkit.models.metric import LearnedMetric
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
 from ntkit.preprocessing import ArcsinhScaler, ImageStandardizer
 
-_FINALISTS = 6  # candidates that are compared on all rows, with all features, if there is time
 _FIRST_ROWS, _FIRST_COMPONENTS = 2000, 512
+_ALL_ROWS_COMPONENTS = 2048  # features of the first fits on all rows
+_FALLS = 0.01  # relative; features are doubled while the error falls by this
+_AVERAGED = 4  # most models of an average
+_NEAR = 1.5  # loss over the least one, up to which a model may be part of an average
+_FEW_ROWS = 5000  # below, metrics are learned again from all rows for the final model
+_SHARE = 0.5  # of the budget, after which no further candidate is tried on few rows
 
 
 class Round(NamedTuple):
@@ -46,29 +57,78 @@ class Round(NamedTuple):
     n_components: int
 
 
-def default_candidates(n_features: int) -> dict[str, Any]:
-    """Maps for scaled rows to choose from: linear, the NTK of several depths, Gaussians of several length scales.
+def default_candidates(n_features: int, *, sparse: bool = False) -> dict[str, Any]:
+    """Maps for scaled rows to choose from: linear, kernels that learn their metric, the NTK, Gaussians for sparse rows.
 
     Examples
     --------
     >>> list(default_candidates(4))[:3]
-    ['linear', 'ntk depth=1', 'ntk depth=2']
+    ['linear', 'laplace l1 diagonal', 'matern diagonal']
     """
     candidates: dict[str, Any] = {"linear": "passthrough"}
-    for depth in (1, 2, 3, 5):
+    if not sparse and n_features <= MOST_LEARNED:
+        kernels = {"matern": ("matern", None), "gaussian": ("gaussian", None)}
+        if n_features <= MOST_COLUMNS:
+            kernels = {"laplace l1": ("laplace", {"norm": "l1"}), **kernels, "laplace": ("laplace", None)}
+        for name, (kernel, params) in kernels.items():
+            metric = LearnedMetric(kernel=kernel, kernel_params=params, metric="diagonal")
+            candidates[f"{name} diagonal"] = AdaptiveFeatures(metric=metric)
+        if 1 < n_features <= MOST_COLUMNS:
+            candidates["matern full"] = AdaptiveFeatures(metric=LearnedMetric(kernel="matern", metric="full"))
+    for depth in (1, 3):
         candidates[f"ntk depth={depth}"] = NTKFeatures(depth=depth, bias="auto")
-    candidates["ntk depth=1 bias=0"] = NTKFeatures(depth=1)
-    candidates["ntk depth=3 bias=0"] = NTKFeatures(depth=3)
-    for factor in (0.2, 0.35, 0.6, 1.0, 1.8):
-        lengthscale = round(factor * n_features**0.5, 4)
-        candidates[f"gaussian lengthscale={lengthscale:g}"] = RandomFourierFeatures(lengthscale=lengthscale)
+    if sparse:
+        for factor in (0.35, 0.6, 1.0, 1.8):
+            lengthscale = round(factor * n_features**0.5, 4)
+            candidates[f"gaussian lengthscale={lengthscale:g}"] = RandomFourierFeatures(lengthscale=lengthscale)
     return candidates
+
+
+class _Clock:
+    """Time that is left, and an estimate of what fits take: an overhead and a rate."""
+
+    def __init__(self, budget: float | None):
+        self.began, self.budget = time.perf_counter(), np.inf if budget is None else budget
+        self.fits: list[tuple[float, float]] = []
+        self.spent = False
+
+    def elapsed(self) -> float:
+        """Seconds so far."""
+        return time.perf_counter() - self.began
+
+    def allows(self, *sizes: Round) -> bool:
+        """Whether there is time for fits of these sizes."""
+        fits = self.elapsed() + sum(self.estimate(size) for size in sizes) <= self.budget
+        self.spent |= not fits
+        return fits
+
+    def estimate(self, size: Round) -> float:
+        """Seconds of a fit: a line through the times of the smallest and the largest fits so far."""
+        if not self.fits:
+            return 0.0
+        costs, seconds = np.array(sorted(self.fits)).T
+        overhead, first = float(np.median(seconds[:3])), float(np.median(costs[:3]))
+        last, most = float(np.median(costs[-3:])), float(np.median(seconds[-3:]))
+        rate = (most - overhead) / (last - first) if last > 2 * first else overhead / first
+        return overhead + max(rate, 0.0) * max(_cost(size) - first, 0.0)
+
+
+class _Entry:
+    """A candidate on its way through the rounds."""
+
+    def __init__(self, name: str, features: Any):
+        self.name, self.features = name, features
+        self.loss = self.rank = np.inf
+        self.model: Any = None  # of all rows
+        self.n_components = 0
+        self.alpha: float | None = None
 
 
 class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     """What the search for regression and for classification share."""
 
     _model: type[FeatureRidge] | type[FeatureRidgeClassifier]
+    _average_of: type[AverageRegressor] | type[AverageClassifier]
 
     _old_positions: ClassVar[int] = 2
     _old_names: ClassVar[dict[str, Any]] = {"n_validation": "n_selection"}
@@ -78,16 +138,18 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         "best_name_": Text(),
         "best_estimator_": Estimator(("predict",)),
         "results_": Field(),
+        "n_candidates_tried_": Integer(0),
+        "summary_": Text(),
     }
 
     def __init__(
         self,
         *,
-        n_components: int = 4096,
+        n_components: int = 8192,
         time_budget: float | None = 60.0,
         candidates: dict[str, Any] | None = None,
         alphas: Any = None,
-        n_selection: int = 5000,
+        n_selection: int = 2000,
         progress: bool = False,
         random_state: RandomState = None,
     ):
@@ -130,93 +192,196 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         weight = None if sample_weight is None else check_weight(sample_weight, len(y), name)
         if weight is not None and not weight.any():
             raise ValueError(f"sample_weight of {name} must not be zero for all rows.")
-        began = time.perf_counter()
+        clock = _Clock(self.time_budget)
         self._seed = seed_sequence(self.random_state, owner=name)
         self.results_: list[dict[str, Any]] = []
-        self.best_name_, self.best_estimator_ = self._compete(X, y, weight, began)
+        self.best_name_, self.best_estimator_ = self._compete(X, y, weight, clock)
         self.n_features_in_ = self.best_estimator_.n_features_in_
         self.__dict__.pop("feature_names_in_", None)
         if hasattr(self.best_estimator_, "feature_names_in_"):
             self.feature_names_in_ = self.best_estimator_.feature_names_in_
 
-    def _compete(self, X: Any, y: np.ndarray, weight: np.ndarray | None, began: float) -> tuple[str, Any]:
-        """The best candidate, and its model on all rows."""
-        names = list(self._candidates(X))
+    def _compete(self, X: Any, y: np.ndarray, weight: np.ndarray | None, clock: _Clock) -> tuple[str, Any]:
+        """The best candidate or average, and its model on all rows."""
+        entries = [_Entry(name, features) for name, features in self._candidates(X).items()]
+        n_candidates, data = len(entries), (X, y, weight)
+        with tqdm(desc=type(self).__name__, unit=" fits", disable=not self.progress) as bar:
+            self._bar = bar
+            try:
+                done = self._on_few_rows(entries, data, clock)
+                finals = self._on_all_rows(done, data, clock)
+                best = self._average(finals, data, clock)
+            finally:
+                del self._bar
+        self.n_candidates_tried_ = len({result["name"] for result in self.results_})
+        spent = ": budget spent" if clock.spent else ""
+        self.summary_ = f"tried {self.n_candidates_tried_} of {n_candidates} candidates{spent}"
+        return best
+
+    def _on_few_rows(self, entries: list[_Entry], data: tuple[Any, Any, Any], clock: _Clock) -> list[_Entry]:
+        """Candidates that go on, best ones first: all are tried on few rows, the better half on more."""
+        X, y, weight = data
         order = generator(self._seed, "rows").permutation(len(y))
         needed = self._needed(y[order])
         order = np.concatenate([order[needed], np.delete(order, needed)])
-        whole = Round(len(y), self.n_components)
-        rounds = _rounds(whole, len(names))
-        best, least = None, np.inf
-        for index, size in enumerate(rounds):
-            losses: dict[str, float] = {}
+        if len(entries) == 1:
+            self._learn_metric(entries[0], data)
+            return entries
+        for index, size in enumerate(_rounds(len(y), self.n_components)):
             chosen = np.sort(order[: size.n_rows])
-            some = (X, y, weight)
-            if size.n_rows < len(y):
-                some = take_rows(X, chosen), y[chosen], None if weight is None else weight[chosen]
-            # The best of the round before come first, so that a round for which there is no time left is not lost.
-            for name in with_progress(names, f"round {index + 1} of {len(rounds)}" if self.progress else None):
-                if len(names) > 1 and self._spent(began, size, whole, done=best is not None):
+            some = (take_rows(X, chosen), y[chosen], None if weight is None else weight[chosen])
+            tried = []
+            for entry in entries:
+                if tried and clock.elapsed() > _SHARE * clock.budget:
+                    clock.spent = True
                     break
-                losses[name], model = self._try(name, index, size, some)
-                if size == whole and (best is None or losses[name] < least):
-                    best, least = (name, model), losses[name]
-            if losses:
-                names = sorted(losses, key=losses.__getitem__)[: _survivors(len(names))]
-        return best or (names[0], self._estimator(names[0], self.n_components, X).fit(X, y, weight))
+                self._learn_metric(entry, data)
+                self._try(entry, index, size, some, clock)
+                tried.append(entry)
+            entries = sorted(tried, key=lambda entry: entry.rank)[: _survivors(len(entries))]
+        return entries
 
-    def _try(self, name: str, index: int, size: Round, some: tuple[Any, Any, Any]) -> tuple[float, Any]:
-        """Fit a candidate on some rows; return what it is ranked by, its loss on rows left out, and the model."""
+    def _on_all_rows(self, entries: list[_Entry], data: tuple[Any, Any, Any], clock: _Clock) -> list[_Entry]:
+        """Candidates with models of all rows, best ones first."""
+        n, index = len(data[1]), len(_rounds(len(data[1]), self.n_components)) if len(entries) > 1 else 0
+        size = Round(n, min(_ALL_ROWS_COMPONENTS, self.n_components) if len(entries) > 1 else self.n_components)
+        while size.n_components > _FIRST_COMPONENTS and not clock.allows(size):
+            size = Round(n, size.n_components // 2)
+        done = []
+        for entry in entries[:_MOST_ON_ALL_ROWS]:
+            if done and not clock.allows(size):
+                break
+            self._try(entry, index, size, data, clock)
+            done.append(entry)
+        done.sort(key=lambda entry: entry.rank)
+        growing = done[:_AVERAGED]
+        while size.n_components < self.n_components and growing and len(entries) > 1:
+            size = Round(n, min(2 * size.n_components, self.n_components))
+            index += 1
+            still = []
+            for entry in growing:
+                if entry.n_components < size.n_components // 2 or size.n_components // 2 >= n or not clock.allows(size):
+                    continue  # it has fewer features than it may have, or the time is over
+                before, model, rank = entry.loss, entry.model, entry.rank
+                self._try(entry, index, size, data, clock)
+                if entry.loss < (1 - _FALLS) * before:
+                    still.append(entry)
+                elif not entry.loss < before:
+                    entry.loss, entry.model, entry.rank = before, model, rank
+            growing = still
+        return sorted(done, key=lambda entry: entry.rank)
+
+    def _average(self, done: list[_Entry], data: tuple[Any, Any, Any], clock: _Clock) -> tuple[str, Any]:
+        """The best model or an average of some, whichever predicts rows left out better."""
+        best = done[0]
+        near = [entry for entry in done[:_AVERAGED] if entry.loss <= _NEAR * best.loss] or [best]
+        left_out = [entry.model._solution.left_out for entry in near]
+        if len({len(each[0]) if each is not None else 0 for each in left_out}) > 1 or left_out[0] is None:
+            near, left_out = near[:1], left_out[:1]
+        shares = [1.0]
+        if len(near) > 1:
+            targets, _, weight = left_out[0]
+            predictions = [self._predicted(entry.model, each[1]) for entry, each in zip(near, left_out, strict=True)]
+            stack = np.stack(predictions)
+            shares = greedy_weights(lambda each: self._loss(targets, np.tensordot(each, stack, 1), weight), len(near))
+        chosen = sorted((pair for pair in zip(shares, near, strict=True) if pair[0] > 0), key=lambda pair: -pair[0])
+        if len(data[1]) < _FEW_ROWS:
+            for _, entry in chosen:
+                if self._learns(entry.name, data[0]) and clock.elapsed() < clock.budget:
+                    size = entry.n_components
+                    entry.features = self._candidates(data[0])[entry.name]
+                    entry.model = self._estimator(entry, size, data[0]).fit(*data)
+        if len(chosen) == 1:
+            return chosen[0][1].name, chosen[0][1].model
+        name = " + ".join(f"{share:.2g} {entry.name}" for share, entry in chosen)
+        return name, self._average_of.of([entry.model for _, entry in chosen], [share for share, _ in chosen])
+
+    def _learns(self, name: str, X: Any) -> bool:
+        """Whether a candidate has a metric to learn."""
+        features = self._candidates(X)[name]
+        return isinstance(features, AdaptiveFeatures) and not isinstance(features.metric, FrozenEstimator)
+
+    def _learn_metric(self, entry: _Entry, data: tuple[Any, Any, Any]) -> None:
+        """Learn the metric of a candidate once, from rows on which no error is going to be estimated."""
+        features = entry.features
+        if not isinstance(features, AdaptiveFeatures) or isinstance(features.metric, FrozenEstimator):
+            return
+        X, y, weight = data
+        keys = row_uniforms(keyed(seed_sequence(self._model_seed), "sample"), 0, len(y))[:, 0]
+        others = np.sort(np.argsort(keys, kind="stable")[min(self.n_selection, len(y) // 5) :])
+        if len(others) > 2 * SAMPLE:
+            others = others[np.sort(generator(self._seed, "metric").permutation(len(others))[:SAMPLE])]
+        rows = take_rows(X, others)
+        metric = LearnedMetric() if features.metric is None else clone(features.metric)
+        if metric.random_state is None:
+            metric.set_params(random_state=int(keyed(self._seed, entry.name).generate_state(1)[0]))
+        scaled = self._scaler(X).fit(rows, sample_weight=None if weight is None else weight[others]).transform(rows)
+        Y = self._model._codec().encode(y[others], type(self).__name__)
+        metric.fit(scaled, Y, None if weight is None else weight[others])
+        entry.features = clone(features).set_params(metric=FrozenEstimator(metric))
+
+    def _try(self, entry: _Entry, index: int, size: Round, some: tuple[Any, Any, Any], clock: _Clock) -> None:
+        """Fit a candidate on some rows; what it is ranked by is its loss on rows left out."""
         start = time.perf_counter()
-        model = self._estimator(name, size.n_components, some[0]).fit(*some)
+        model = self._estimator(entry, size.n_components, some[0])
+        if self.alphas is None and entry.alpha is not None and index > 1:
+            model.set_params(alphas=entry.alpha * 10.0 ** np.arange(-1, 1.5, 0.5))  # it hardly changes any more
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The best alpha of")
+            model.fit(*some)
         loss = float(model.errors_[list(model.alphas_).index(model.alpha_)])
         targets, predictions, weight = model._solution.left_out
+        seconds = time.perf_counter() - start
+        n_components = int(model.coef_.shape[-1])
         self.results_.append(
             {
-                "name": name,
+                "name": entry.name,
                 "round": index,
                 "n_rows": n_rows_of(some[0]),
-                "n_components": int(model.coef_.shape[-1]),
+                "n_components": n_components,
                 "loss": loss,
                 "error": float(np.average(self._errors(targets, predictions), weights=weight)),
                 "alpha": model.alpha_,
-                "seconds": time.perf_counter() - start,
+                "seconds": seconds,
             }
         )
+        if entry.features != "passthrough":
+            clock.fits.append((_cost(Round(size.n_rows, n_components)), seconds))
         resolution = self._model._codec.resolution
         rank = np.round(loss / resolution) if resolution else loss  # rounding errors decide nothing
-        return (float(rank) if np.isfinite(loss) else np.inf), model
+        entry.rank, entry.loss = (float(rank), loss) if np.isfinite(loss) else (np.inf, np.inf)
+        entry.model, entry.n_components, entry.alpha = model, size.n_components, model.alpha_
+        self._bar.set_postfix_str(entry.name, refresh=False)
+        self._bar.update()
 
-    def _spent(self, began: float, size: Round, whole: Round, *, done: bool) -> bool:
-        """Whether a fit of this size, and one on all rows if there is none yet, would go beyond the budget."""
-        if self.time_budget is None:
-            return False
-        past = [(Round(r["n_rows"], r["n_components"]), r["seconds"]) for r in self.results_ if r["name"] != "linear"]
-        if not past or (len(past) < 3 and size.n_rows <= _FIRST_ROWS):  # the first fits load compiled code
-            return False
-        rate = float(np.median([seconds / _cost(earlier) for earlier, seconds in past[-5:]]))
-        to_come = _cost(size) + (0.0 if done or size == whole else _cost(whole))
-        return time.perf_counter() - began + rate * to_come > self.time_budget
+    @property
+    def _model_seed(self) -> int:
+        """One seed for all models: the same rows are left out."""
+        return int(keyed(self._seed, "model").generate_state(1)[0])
 
-    def _estimator(self, name: str, n_components: int, X: Any) -> Any:
+    @staticmethod
+    def _scaler(X: Any) -> Any:
+        # Sparse rows keep their zeros; columns of very different size are rare among them.
+        return ImageStandardizer() if _has_images(X) else ArcsinhScaler(with_mean=not _array.is_sparse(X))
+
+    def _estimator(self, entry: _Entry, n_components: int, X: Any) -> Any:
         """Unfitted model of a candidate."""
-        features: Any = self._candidates(X)[name]
+        features: Any = entry.features
         if features != "passthrough":
-            features = seeded(features, keyed(self._seed, name), all_parts=True)
+            features = seeded(features, keyed(self._seed, entry.name), all_parts=True)
         if hasattr(features, "n_components"):
             features.set_params(n_components=n_components)
-        # Sparse rows keep their zeros; columns of very different size are rare among them.
-        scaler = ImageStandardizer() if _has_images(X) else ArcsinhScaler(with_mean=not _array.is_sparse(X))
-        pipeline = Pipeline([("scale", scaler), ("features", features)])
-        # One seed for all: the same rows are left out.
-        seed = int(keyed(self._seed, "model").generate_state(1)[0])
-        return self._model(pipeline, alphas=self.alphas, n_selection=self.n_selection, random_state=seed)
+        pipeline = Pipeline([("scale", self._scaler(X)), ("features", features)])
+        n_selection = self.n_selection
+        if self._learns(entry.name, X):  # metrics were learned from all other rows
+            n_selection = max(min(n_selection, n_rows_of(X) // 5), 1)
+        return self._model(pipeline, alphas=self.alphas, n_selection=n_selection, random_state=self._model_seed)
 
     def _candidates(self, X: Any) -> dict[str, Any]:
         if self.candidates is None and _has_images(X):
             rule = "a dict of maps of images, such as {'cntk': CNTKSketch()}, if X has images"
             raise ValueError(message(type(self).__name__, "candidates", rule, self.candidates))
-        return default_candidates(int(X.shape[1])) if self.candidates is None else self.candidates
+        return self.candidates or default_candidates(int(X.shape[1]), sparse=_array.is_sparse(X))
 
     def _check_parameters(self) -> None:
         name = type(self).__name__
@@ -253,6 +418,14 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         return np.empty(0, dtype=np.intp)
 
     @abstractmethod
+    def _predicted(self, model: Any, scores: np.ndarray) -> np.ndarray:
+        """What averages are taken of, from the scores of a model."""
+
+    @abstractmethod
+    def _loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
+        """Loss of an average."""
+
+    @abstractmethod
     def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         """Error of each row."""
 
@@ -261,6 +434,14 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         if "best_estimator_" not in vars(self):
             raise AttributeError(f"This {type(self).__name__} has not been fitted: it has no attribute {name!r}.")
         return getattr(self.best_estimator_, name)
+
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each column in the changes of the function learned."""
+        found = importances(self._of_best("predict").__self__)
+        if found is None:
+            raise AttributeError("The best candidate has no feature_importances_: it has not learned a metric.")
+        return found
 
     @property
     def alpha_(self) -> float:
@@ -303,15 +484,16 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
     Parameters
     ----------
     n_components : int
-        Features of the final model.
+        Most features of the final model. They are doubled from 2048 on while the error falls by 1 % or more.
     time_budget : float or None
-        Seconds that the search and the final fit may take, about: it is checked before every fit against the time that
-        fits have taken so far. None: all candidates are compared.
+        Seconds that the search may take, about: before every fit it is compared with an estimate from the times of
+        earlier fits. Every candidate gets a fit on few rows as long as half of it is left. None: no limit.
     candidates : dict or None
         Unfitted transformers by name; they get rows scaled by :class:`ArcsinhScaler` (images by
         :class:`ImageStandardizer`), and `n_components` and `random_state` set where they have them. "passthrough" is
-        linear regression. None: the NTK of depths 1 to 5 and Gaussian kernels of five length scales, see ``results_``;
-        not for images.
+        linear regression. None: Laplace, Matérn and Gaussian kernels that learn their metric
+        (:class:`AdaptiveFeatures`), the NTK of depths 1 and 3, and linear regression, see ``results_``; for sparse rows
+        Gaussian kernels of four length scales in place of the first; not for images.
     alphas : float, array of float or None
         As for :class:`FeatureRidge`.
     n_selection : int
@@ -324,9 +506,16 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
     Attributes
     ----------
     best_name_ : str
-        Name of the candidate chosen.
-    best_estimator_ : FeatureRidge
-        It, fitted on all rows; its features are a Pipeline of the scaler and the map.
+        Name of the candidate chosen, or of several with their weights.
+    best_estimator_ : FeatureRidge or AverageRegressor
+        It, fitted on all rows; its features are a Pipeline of the scaler and the map. An average has `estimators_` and
+        `weights_`.
+    n_candidates_tried_ : int
+    summary_ : str
+        What was tried, such as "tried 4 of 8 candidates: budget spent".
+    feature_importances_ : ndarray of shape (n_features,)
+        See :class:`LearnedMetric`; of an average the weighted mean. Only where the best candidates have learned a
+        metric.
     results_ : list of dict
         All fits: "name", "round", "n_rows", "n_components", "loss" (what they are compared by), "error" (mean squared
         error on rows left out), "alpha", "seconds".
@@ -349,6 +538,7 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
     """
 
     _model = FeatureRidge
+    _average_of = AverageRegressor
 
     def predict(self, X: Any, *, return_std: bool = False) -> Any:
         """Predict with the best estimator; see :meth:`FeatureRidge.predict`.
@@ -373,6 +563,12 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
 
     def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         return np.mean((predictions - targets) ** 2, axis=1)
+
+    def _predicted(self, model: Any, scores: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        return scores
+
+    def _loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
+        return float(np.average(self._errors(targets, predictions), weights=weight))
 
 
 class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
@@ -401,6 +597,7 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
     """
 
     _model = FeatureRidgeClassifier
+    _average_of = AverageClassifier
 
     def _check_y(self, y: Any) -> np.ndarray:
         return check_labels(y, type(self).__name__)
@@ -410,6 +607,13 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
 
     def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         return (predictions.argmax(axis=1) != targets.argmax(axis=1)).astype(np.float64)
+
+    def _predicted(self, model: Any, scores: np.ndarray) -> np.ndarray:
+        return np.exp(model._targets.log_probabilities(scores, scores, type(self).__name__))
+
+    def _loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
+        p = np.take_along_axis(predictions, targets.argmax(axis=1)[:, None], axis=1)[:, 0]
+        return float(np.average(-np.log(np.maximum(p, 1e-300)), weights=weight))
 
     @property
     def classes_(self) -> np.ndarray:
@@ -459,25 +663,28 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
         return self.best_estimator_.predict_proba(X)
 
 
-def _rounds(whole: Round, n_candidates: int) -> list[Round]:
-    """Sizes of the comparisons: few rows and features, three times the rows and twice the features, all of both."""
+_MOST_ON_ALL_ROWS = 4  # candidates that are compared on all rows
+
+
+def _rounds(n_rows: int, n_components: int) -> list[Round]:
+    """Sizes of the comparisons on few rows: three times the rows and twice the features in the second."""
     rounds = []
     for factor in (1, 3):
         rows, components = factor * _FIRST_ROWS, (1 + factor // 2) * _FIRST_COMPONENTS
-        if n_candidates > 1 and 2 * rows <= whole.n_rows:
-            rounds.append(Round(rows, min(components, whole.n_components)))
-    return [*rounds, whole]
+        if 2 * rows <= n_rows:
+            rounds.append(Round(rows, min(components, n_components)))
+    return rounds or [Round(n_rows, min(2 * _FIRST_COMPONENTS, n_components))]
 
 
 def _survivors(n_candidates: int) -> int:
-    """How many candidates go on: half of them, six at least; the time budget then says how far they come."""
-    return max(-(-n_candidates // 2), min(_FINALISTS, n_candidates))
+    """How many candidates go on: half of them, four at least; the time budget then says how far they come."""
+    return max(-(-n_candidates // 2), min(_MOST_ON_ALL_ROWS, n_candidates))
 
 
 def _cost(size: Round) -> float:
     """Time of a fit, up to a factor: the product ZᵀZ and some factorizations."""
     m = size.n_components
-    return size.n_rows * m**2 + 4.0 * m**3 + 1e9
+    return size.n_rows * m**2 + 4.0 * m**3
 
 
 def _has_images(X: Any) -> bool:

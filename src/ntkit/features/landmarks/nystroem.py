@@ -402,7 +402,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
 def inverse_root(K: Array, *, single: bool, triangular: bool = False) -> Array:
     """D^{-1/2} (D^{-1/2} K D^{-1/2})^{-1/2}, D the diagonal of K, without directions that are lost in rounding.
 
-    With `triangular` D^{-1/2} L⁻ᵀ for the Cholesky factorization L Lᵀ of the scaled matrix plus SHIFT times the identity.
+    With `triangular` D^{-1/2} L⁻ᵀ for the Cholesky factorization L Lᵀ of the scaled matrix plus SHIFT times I.
 
     Kernel values of float32 rows (`single`) are rounded to 6e-8: directions with an eigenvalue σ get errors of about
     6e-8/√σ in the features, so that small ones bring more noise than they add to the kernel.

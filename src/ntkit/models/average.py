@@ -1,0 +1,149 @@
+"""Weighted averages of fitted ridge models."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+
+from ntkit import _array
+from ntkit._array import Array
+from ntkit._state import COLUMNS, Declared, Estimator, Field, Floats, Many
+
+
+class Average(Declared, BaseEstimator):
+    """Models of the same targets with weights that add up to 1; made by :class:`FeatureRidgeSearch`.
+
+    Attributes
+    ----------
+    estimators_ : list of models, the one of largest weight first
+    weights_ : ndarray of shape (n_estimators,)
+    """
+
+    _state: ClassVar[dict[str, Field]] = {
+        **COLUMNS,
+        "estimators_": Many(Estimator(("predict",))),
+        "weights_": Floats("k", minimum=0.0),
+    }
+
+    @classmethod
+    def of(cls, estimators: list[Any], weights: list[float]) -> Any:
+        """The average of some models."""
+        self = cls()
+        self.estimators_, self.weights_ = list(estimators), np.asarray(weights, dtype=np.float64)
+        self.n_features_in_ = estimators[0].n_features_in_
+        if hasattr(estimators[0], "feature_names_in_"):
+            self.feature_names_in_ = estimators[0].feature_names_in_
+        return self
+
+    def _mean(self, method: str, X: Any) -> Any:
+        """Weighted mean of the results of a method."""
+        return _weighted([getattr(model, method)(X) for model in self.estimators_], self.weights_)
+
+    def __getattr__(self, name: str) -> Any:
+        """α, errors and more are those of the first model."""
+        if name.startswith("__") or name not in ("alpha_", "alphas_", "errors_", "intercept_", "features_"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+        return getattr(self.__dict__["estimators_"][0], name)
+
+    def _check_state(self, limit: int) -> None:  # noqa: ARG002
+        if not len(self.estimators_) == len(self.weights_) > 0:
+            raise ValueError("there must be as many weights as estimators, one at least")
+        if {model.n_features_in_ for model in self.estimators_} != {self.n_features_in_}:
+            raise ValueError("all estimators must have the same number of columns")
+
+
+class AverageRegressor(MultiOutputMixin, RegressorMixin, Average):
+    """Predictions are weighted means."""
+
+    def predict(self, X: Any, *, return_std: bool = False) -> Any:
+        """Predict the targets of rows; see :meth:`FeatureRidge.predict`. Variances are weighted means, too."""
+        if not return_std:
+            return self._mean("predict", X)
+        found = [model.predict(X, return_std=True) for model in self.estimators_]
+        mean = _weighted([values for values, _ in found], self.weights_)
+        return mean, _weighted([deviation**2 for _, deviation in found], self.weights_) ** 0.5
+
+
+class AverageClassifier(ClassifierMixin, Average):
+    """Probabilities are weighted means."""
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """The classes, sorted."""
+        return self.estimators_[0].classes_
+
+    def predict_proba(self, X: Any) -> Array:
+        """Weighted means of the probabilities; see :meth:`FeatureRidgeClassifier.predict_proba`."""
+        return self._mean("predict_proba", X)
+
+    def predict_log_proba(self, X: Any) -> Array:
+        """Logarithms of :meth:`predict_proba`."""
+        p = self.predict_proba(X)
+        return np.log(p) if _array.is_dask(p) else _array.namespace(p).log(p)
+
+    def decision_function(self, X: Any) -> Array:
+        """Log-odds; see :meth:`FeatureRidgeClassifier.decision_function`."""
+        log_p = self.predict_log_proba(X)
+        return log_p[:, 1] - log_p[:, 0] if len(self.classes_) == 2 else log_p
+
+    def predict(self, X: Any) -> Any:
+        """Predict the classes of rows."""
+        if _array.is_dask(X):
+            from ntkit.distributed import map_rows
+
+            return map_rows(self.predict, X, n_columns=None, dtype=self.classes_.dtype)
+        p = self.predict_proba(X)
+        best = _array.namespace(p).argmax(p, axis=1)
+        if _array.is_torch(best) and self.classes_.dtype.kind in "biuf":
+            import torch
+
+            return torch.as_tensor(self.classes_, device=best.device)[best]
+        return self.classes_[_array.to_numpy(best)]
+
+
+def _weighted(values: list[Any], weights: np.ndarray) -> Any:
+    total = values[0] * float(weights[0])
+    for value, weight in zip(values[1:], weights[1:], strict=True):
+        total = total + value * float(weight)
+    return total
+
+
+def greedy_weights(losses: Any, n_models: int, *, picks: int = 6) -> list[float]:
+    """Weights of an average, chosen greedily with replacement (Caruana et al., ICML 2004).
+
+    Parameters
+    ----------
+    losses : callable
+        From weights to the loss of the average on held-out rows.
+    n_models : int
+        Models, the best one first.
+    picks : int
+        Models to pick; the best average on the way is taken.
+
+    Returns
+    -------
+    list of float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from ntkit.models.average import greedy_weights
+    >>> off = np.array([1.0, -1.0])  # two models with opposite errors
+    >>> greedy_weights(lambda weights: (weights @ off) ** 2, 2)
+    [0.5, 0.5]
+    """
+    counts = np.zeros(n_models)
+    counts[0] = 1
+    best, least = counts / counts.sum(), losses(counts / counts.sum())
+    for _ in range(picks - 1):
+        tried = [counts + np.eye(n_models)[i] for i in range(n_models)]
+        found = [losses(each / each.sum()) for each in tried]
+        counts = tried[int(np.argmin(found))]
+        if min(found) < least * (1 - _CLEAR):
+            best, least = counts / counts.sum(), min(found)
+    return best.tolist()
+
+
+_CLEAR = 1e-3  # relative; an average must be better by this than a simpler one
