@@ -177,7 +177,7 @@ class DaskSource(Source):
         """Random rows of all blocks, taken where these are; of blocks of unknown sizes equally many of each."""
         from dask import delayed
 
-        sizes = self.sizes or [None] * len(self.X)
+        sizes = self.sizes or [1] * len(self.X)
         total = self.n_rows or 0
         counts: list[int] = [n_rows // len(self.X) + 1] * len(self.X)
         if self.sizes is not None:

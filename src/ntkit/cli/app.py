@@ -80,7 +80,7 @@ def fit(
         float,
         typer.Option(metavar="SECONDS", min=0, help="Time for the search; the last fit, on all rows, comes on top."),
     ] = 60.0,
-    components: Annotated[int, typer.Option(min=1, help="Number of features of the model.")] = 4096,
+    components: Annotated[int, typer.Option(min=1, help="Most features of a model.")] = 8192,
     test: Test = 0.2,
     drop: Drop = None,
     drop_missing_target: DropMissing = False,
@@ -100,12 +100,16 @@ def fit(
     statistics: Annotated[
         bool, typer.Option("--statistics", help="Save what 'predict --std' needs too: 8 components² bytes.")
     ] = False,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="PNG file for a plot of the columns that matter.", show_default=False),
+    ] = None,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Learn to predict a column of a table; find the kernel, its parameters and the penalty.
+    """Learn to predict a column of a table; find the kernel, which columns matter, the size and the penalty.
 
     Numbers are used as they are, text becomes one column per value, missing values are allowed. The kernels
     are compared on held-out rows, the best is tested on rows that the search has not seen, then fitted on all rows.
@@ -121,7 +125,7 @@ def fit(
     if lengthscale is not None:
         _require(kernel in ("auto", "gaussian"), f"--lengthscale is for --kernel gaussian, not {kernel}.")
         _require(0 < lengthscale < float("inf"), f"--lengthscale must be positive. Got {lengthscale:g}.")
-    _check_outputs([output], [data], force)
+    _check_outputs([output, *([plot] if plot else [])], [data], force)
     _run("fit", progress=_progress(json, quiet), **locals())
 
 

@@ -38,7 +38,7 @@ class Table(NamedTuple):
 def fit(
     *, data: Path, target: str, output: Path, task: str, time_budget: float, components: int, test: float,
     drop: Sequence[str] | None, drop_missing_target: bool, seed: int, kernel: str, depth: int | None,
-    lengthscale: float | None, statistics: bool, progress: bool,
+    lengthscale: float | None, statistics: bool, progress: bool, plot: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Search, test, refit on all rows, save."""
     from sklearn.base import clone
@@ -48,6 +48,8 @@ def fit(
     from ntkit.persistence import save
 
     _check_file(output)
+    if plot is not None:
+        _check_plot(plot)
     began = time.perf_counter()
     table = _load_table(data, target, task, drop, drop_missing_target, test, seed)
     y, train = table.y, table.train
@@ -68,6 +70,9 @@ def fit(
         scores = _evaluate_model(tested, table.rows(table.test), y[table.test], y[train])
         best = clone(best).fit(whole.transform(table.X), y)
     save(Pipeline([("table", whole), ("model", best)]), output, statistics=statistics)
+    columns = _importances(search, encoder)
+    if plot is not None:
+        _plot_importances(columns, plot)
     return {
         "command": "fit",
         "data": str(data),
@@ -81,12 +86,54 @@ def fit(
         "n_features": int(Z.shape[1]),
         "n_classes": len(np.unique(y)) if table.task == "classification" else None,
         "results": search.results_,
-        "best": {"name": search.best_name_, "n_components": int(best.coef_.shape[-1]), "alpha": float(best.alpha_)},
+        "tried": search.summary_,
+        "best": {"name": search.best_name_, "n_components": _n_components(best), "alpha": float(best.alpha_)},
+        "columns": columns,
+        "plot": None if plot is None else str(plot),
         "test": scores,
         "seconds": time.perf_counter() - began,
         "model": str(output),
         "model_bytes": output.stat().st_size,
     }
+
+
+def _n_components(model: Any) -> int:
+    """Features of a model, of an average of all of them."""
+    return sum(_n_components(each) for each in getattr(model, "estimators_", [])) or int(model.coef_.shape[-1])
+
+
+def _importances(search: Any, encoder: TableEncoder) -> dict[str, float] | None:
+    """Share of each column of the table in the changes of the prediction, largest first; None without a metric."""
+    found = getattr(search, "feature_importances_", None)
+    if found is None:
+        return None
+    totals: dict[str, float] = {}
+    for name, share in zip(encoder.get_source_names_out(), found, strict=True):
+        totals[str(name)] = totals.get(str(name), 0.0) + float(share)
+    return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+
+def _check_plot(path: Path) -> None:
+    from ntkit.display._common import check_matplotlib
+
+    _check_file(path)
+    check_matplotlib("ntkit fit --plot")
+    if path.suffix.lower() != ".png":
+        raise ValueError(f"--plot writes a .png file. Got '{path}'.")
+
+
+def _plot_importances(columns: dict[str, float] | None, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    from ntkit.cli.page import as_png
+    from ntkit.display import ImportanceDisplay
+
+    if columns is None:
+        raise ValueError("The model chosen has not learned which columns matter: there is nothing to plot.")
+    figure = Figure(figsize=(6.4, 1.0 + 0.26 * min(len(columns), 21)), layout="constrained")
+    ImportanceDisplay.from_values(list(columns.values()), names=list(columns), ax=figure.subplots())
+    with replacing(path) as file:
+        file.write(as_png(figure))
 
 
 def predict(*, model: Path, data: Path, output: Path, proba: bool, std: bool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ Fit = Callable[[np.ndarray, np.ndarray, int, int], tuple[Predictor, float]]
 class Method(NamedTuple):
     """A way to learn: `fit(X, y, n_components, seed)` returns what predicts, and α.
 
-    Without a choice of components and seed, `size` is what the report says instead.
+    Without a choice of components and seed, `size` is what the report says instead: columns, rows, or trees.
     """
 
     kernel: str
@@ -64,7 +64,35 @@ def methods(rows: Split, task: str, *, exact: bool) -> list[Method]:
         name = f"Gaussian ℓ = {scale:.3g}"
         found += [Method(name, "Fourier", fourier(scale)), Method(name, "RBFSampler", sampler(scale))]
         kernels += [Method(name, "exact", _by_kernel(task, 0.0, "gaussian", lengthscale=scale), n_rows)]
-    return found + kernels * exact
+    adaptive = [Method("learned metric", "Nyström", _by_features(task, _adaptive))]
+    return found + adaptive + kernels * exact + _trees(task)
+
+
+def _adaptive(n_components: int, seed: int) -> Any:
+    from ntkit.models import AdaptiveFeatures
+
+    return AdaptiveFeatures(n_components=n_components, random_state=seed)
+
+
+def _trees(task: str) -> list[Method]:
+    """Gradient boosting with default parameters, as baselines: scikit-learn's, and LightGBM's if it is installed."""
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    def by(law: Any, **params: Any) -> Fit:
+        def fit(X: np.ndarray, y: np.ndarray, *_: int) -> tuple[Predictor, float]:
+            return law(random_state=0, **params).fit(X, y).predict, float("nan")
+
+        return fit
+
+    regression = task == "regression"
+    law = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
+    found = [Method("trees", "HistGradientBoosting", by(law), 100)]
+    try:
+        import lightgbm
+    except ImportError:
+        return found
+    law = lightgbm.LGBMRegressor if regression else lightgbm.LGBMClassifier
+    return [*found, Method("trees", "LightGBM", by(law, verbose=-1), 100)]
 
 
 def _by_features(task: str, make: Callable[[int, int], Any]) -> Fit:

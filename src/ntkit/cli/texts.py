@@ -26,12 +26,27 @@ def fit(report: dict[str, Any]) -> str:
         ]
         parts += [text_table(["kernel", "rows", "features", error, "alpha", "seconds"], rows), ""]
     best = report["best"]
-    parts += [f"Chosen: {best['name']}, {best['n_components']} features, alpha {number(best['alpha'])}."]
+    parts += [f"Chosen: {best['name']}, {best['n_components']} features, alpha {number(best['alpha'])}"]
+    parts[-1] += f" ({report['tried']})."
+    if report["columns"]:
+        parts += ["", _columns(report["columns"])]
     if report["test"]:
         parts += ["", _scores(report["test"], "on held-out rows")]
     size = report["model_bytes"] / 2**20
     parts += ["", f"Model: {report['model']} ({size:.1f} MiB), fitted on all rows; {report['seconds']:.1f} s in all."]
     return "\n".join(parts)
+
+
+def _columns(columns: dict[str, float], most: int = 8) -> str:
+    """Columns that matter most, with bars."""
+    shown = list(columns.items())[:most]
+    width = max(len(name) for name, _ in shown)
+    top = max(share for _, share in shown) or 1.0
+    lines = [f"  {name.ljust(width)} {share:6.1%} {'█' * round(24 * share / top)}".rstrip() for name, share in shown]
+    if len(columns) > most:
+        rest = sum(list(columns.values())[most:])
+        lines.append(f"  {f'{len(columns) - most} others'.ljust(width)} {rest:6.1%}")
+    return "\n".join(["Columns that matter (share of the changes of the prediction):", *lines])
 
 
 def predict(report: dict[str, Any]) -> str:

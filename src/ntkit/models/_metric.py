@@ -306,9 +306,10 @@ class Comparison:
             return 1.0
         some = Z[self.splits[0].landmarks][:256].astype(np.float64)
         distances = spec.distances(some, some)[np.triu_indices(len(some), 1)] / spec.scale
-        median = float(np.median(distances)) if distances.size else 0.0
-        # Of two landmarks that are mostly equal, the mean distance still tells the scale.
-        return median or float(np.mean(distances, initial=0.0)) or 1.0
+        if not distances.size:
+            return 1.0
+        # Of landmarks that are mostly equal, the mean distance still tells the scale.
+        return float(np.median(distances)) or float(np.mean(distances)) or 1.0
 
     def outer_products(self, trial: Trial) -> np.ndarray:
         """A for the function of a trial, in units of the columns: a mean over splits, and over some rows per target."""

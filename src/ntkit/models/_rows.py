@@ -133,7 +133,7 @@ class ArraySource(Source):
 
     def sample(self, n_rows: int, seed: np.random.SeedSequence) -> Block:
         """See :meth:`Source.sample`; here without a pass."""
-        if (self.n_rows or 0) <= n_rows:
+        if self.n_rows is None or self.n_rows <= n_rows:
             return Block(self.X, self.y, self.weight)
         chosen = np.sort(generator(seed).permutation(self.n_rows)[:n_rows])
         return Block(*(take_rows(values, chosen) for values in (self.X, self.y, self.weight)))

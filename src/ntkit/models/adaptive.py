@@ -142,7 +142,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
     def _map(self, seed: np.random.SeedSequence, n_rows: int) -> NystroemFeatures:
         metric = self.metric_
         params = dict(metric.kernel_params_)
-        size = self.n_components
+        size: Any = self.n_components
         if size == "auto":
             size = LARGE if metric.gain_ < _GAINS and n_rows > 2 * LARGE else USUAL
         return NystroemFeatures(

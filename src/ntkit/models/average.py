@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin, clone
 
 from ntkit import _array
 from ntkit._array import Array
@@ -14,6 +14,11 @@ from ntkit._state import COLUMNS, Declared, Estimator, Field, Floats, Many
 
 class Average(Declared, BaseEstimator):
     """Models of the same targets with weights that add up to 1; made by :class:`FeatureRidgeSearch`.
+
+    Parameters
+    ----------
+    estimators : list of models
+    weights : list of float
 
     Attributes
     ----------
@@ -27,12 +32,33 @@ class Average(Declared, BaseEstimator):
         "weights_": Floats("k", minimum=0.0),
     }
 
+    def __init__(self, estimators: Any = (), weights: Any = ()):
+        self.estimators = estimators
+        self.weights = weights
+
     @classmethod
     def of(cls, estimators: list[Any], weights: list[float]) -> Any:
-        """The average of some models."""
-        self = cls()
-        self.estimators_, self.weights_ = list(estimators), np.asarray(weights, dtype=np.float64)
+        """The average of some fitted models."""
+        return cls([clone(model) for model in estimators], list(weights))._take(estimators)
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit all models again.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for :class:`FeatureRidge`.
+
+        Returns
+        -------
+        self
+        """
+        return self._take([clone(model).fit(X, y, sample_weight) for model in self.estimators])
+
+    def _take(self, estimators: list[Any]) -> Self:
+        self.estimators_, self.weights_ = list(estimators), np.asarray(self.weights, dtype=np.float64)
         self.n_features_in_ = estimators[0].n_features_in_
+        self.__dict__.pop("feature_names_in_", None)
         if hasattr(estimators[0], "feature_names_in_"):
             self.feature_names_in_ = estimators[0].feature_names_in_
         return self

@@ -216,7 +216,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
             self.results_ = [_record(trial, spread) for trial in learned.trials]
         else:  # nothing to learn from: all columns alike, at a length scale of about the median distance
             kernel = kernel or MATERN
-            M = np.full(d, 1 / (2 * max(np.count_nonzero(scale), 1)) ** 0.5)
+            M = np.full(d, (2.0 * max(int(np.count_nonzero(scale)), 1)) ** -0.5)
             self.kernel_, self.kernel_params_, A = kernel.name, kernel.params, np.diag((scale > 0).astype(np.float64))
             self.alpha_, self.error_, self.gain_, self.results_ = 1.0, 1.0, 1.0, []
         slopes = np.sqrt(np.maximum(np.diagonal(A), 0.0)) * (scale > 0)
@@ -236,9 +236,12 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
                 bar.set_postfix_str(label, refresh=False)
                 bar.update()
 
-            rng, params = generator(self._seed, "fits"), {"metric": self.metric, "most_rounds": self.max_rounds}
+            learner = Learner(
+                X, Y, weight, generator(self._seed, "fits"), kernel=kernel, metric=self.metric,
+                most_rounds=self.max_rounds, sizes=Sizes(), tick=tick,
+            )  # fmt: skip
             try:
-                return Learner(X, Y, weight, rng, kernel=kernel, sizes=Sizes(), tick=tick, **params).learn()
+                return learner.learn()
             except UnsupportedError as error:
                 rule = "'auto', or the name of a kernel whose gradient is known, such as 'matern'"
                 raise ValueError(message(type(self).__name__, "kernel", rule, self.kernel)) from error

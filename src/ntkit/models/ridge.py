@@ -23,6 +23,7 @@ from ntkit.models._features import (
     check_features,
     dense_features,
     fit_features,
+    importances,
     take_columns,
     weighted_features,
 )
@@ -257,6 +258,16 @@ class FeatureModel(OfFeatures):
             shift=self._targets.shift,
         )  # fmt: skip
 
+    @property
+    def feature_importances_(self) -> np.ndarray:
+        """Share of each column in the changes of the function learned; see :class:`LearnedMetric`."""
+        found = importances(self)
+        if found is None:
+            raise AttributeError(
+                f"This {type(self).__name__} has no feature_importances_: its features have not learned a metric."
+            )
+        return found
+
     def degrees_of_freedom(self, alphas: Any) -> np.ndarray:
         """Effective degrees of freedom of penalties: tr G(G + αI)⁻¹, G the Gram matrix of the (centred) features.
 
@@ -389,6 +400,8 @@ class FeatureRidge(FeatureModel, RidgeRegressor):
         lost in rounding.
     noise_variance_ : float or ndarray of shape (n_targets,)
         Variance of the targets about the model, at its largest evidence.
+    feature_importances_ : ndarray of shape (n_features,)
+        Share of each column in the changes of the function learned, if the features have learned a metric.
     features_ : transformer
         The fitted features.
     n_samples_seen_ : int

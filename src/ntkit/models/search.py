@@ -67,7 +67,7 @@ def default_candidates(n_features: int, *, sparse: bool = False) -> dict[str, An
     """
     candidates: dict[str, Any] = {"linear": "passthrough"}
     if not sparse and n_features <= MOST_LEARNED:
-        kernels = {"matern": ("matern", None), "gaussian": ("gaussian", None)}
+        kernels: dict[str, Any] = {"matern": ("matern", None), "gaussian": ("gaussian", None)}
         if n_features <= MOST_COLUMNS:
             kernels = {"laplace l1": ("laplace", {"norm": "l1"}), **kernels, "laplace": ("laplace", None)}
         for name, (kernel, params) in kernels.items():
@@ -230,7 +230,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         for index, size in enumerate(_rounds(len(y), self.n_components)):
             chosen = np.sort(order[: size.n_rows])
             some = (take_rows(X, chosen), y[chosen], None if weight is None else weight[chosen])
-            tried = []
+            tried: list[_Entry] = []
             for entry in entries:
                 if tried and clock.elapsed() > _SHARE * clock.budget:
                     clock.spent = True
@@ -247,7 +247,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         size = Round(n, min(_ALL_ROWS_COMPONENTS, self.n_components) if len(entries) > 1 else self.n_components)
         while size.n_components > _FIRST_COMPONENTS and not clock.allows(size):
             size = Round(n, size.n_components // 2)
-        done = []
+        done: list[_Entry] = []
         for entry in entries[:_MOST_ON_ALL_ROWS]:
             if done and not clock.allows(size):
                 break

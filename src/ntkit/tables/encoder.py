@@ -149,6 +149,16 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
     def _check_array(self, X: Any, *, reset: bool) -> np.ndarray:
         return as_floating(_array.to_numpy(check_rows(self, X, reset=reset, missing=True)))
 
+    def get_source_names_out(self) -> np.ndarray:
+        """Name of the column of the table that each feature comes from.
+
+        Returns
+        -------
+        ndarray of str, of shape (n_features_out,)
+        """
+        check_is_fitted(self)
+        return np.array([spec.name for spec in self._columns for _ in spec.names], dtype=object)
+
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """Names of the columns made: ``width``, ``width=(missing)``, ``colour=red``, ``colour=(other)``.
 
