@@ -37,7 +37,7 @@ def one_thread():
 
 
 def small(law=FeatureRidgeSearch, n_components=16, time_budget=None, **parameters):
-    options = {"candidates": SMALL, "random_state": 0} | parameters
+    options = {"candidates": SMALL, "n_averaged": 1, "random_state": 0} | parameters
     return law(n_components=n_components, time_budget=time_budget, **options)
 
 
@@ -159,14 +159,12 @@ def test_rows_and_features_grow_from_rung_to_rung(rng):
 
 
 def test_sizes_of_rounds_and_numbers_of_survivors():
-    whole = {n: module.Round(n, 4096) for n in (3999, 4000, 12000)}
     small = module.Round(2000, 512)
-    assert module._rounds(whole[3999], 5) == [whole[3999]]
-    assert module._rounds(whole[4000], 5) == [small, whole[4000]]
-    assert module._rounds(whole[12000], 5) == [small, module.Round(6000, 1024), whole[12000]]
-    assert module._rounds(whole[12000], 1) == [whole[12000]]
-    assert module._rounds(module.Round(4000, 100), 2)[0] == module.Round(2000, 100)
-    assert [module._survivors(n) for n in (1, 2, 6, 7, 12, 13, 20)] == [1, 2, 6, 6, 6, 7, 10]
+    assert module._rounds(3999, 4096) == [module.Round(3999, 1024)]
+    assert module._rounds(4000, 4096) == [small]
+    assert module._rounds(12000, 4096) == [small, module.Round(6000, 1024)]
+    assert module._rounds(4000, 100) == [module.Round(2000, 100)]
+    assert [module._survivors(n) for n in (1, 2, 4, 7, 8, 9, 20)] == [1, 2, 4, 4, 4, 5, 10]
 
 
 def test_weights_count_in_every_round(rng, monkeypatch):
@@ -205,10 +203,12 @@ def test_losses_are_those_of_fits_without_the_rows(law, X, y):
 
 @BOTH
 def test_default_candidates(law, X, y):
-    search = law(n_components=16, random_state=0).fit(X, targets(law, y))
+    search = law(n_components=16, n_averaged=1, random_state=0).fit(X, targets(law, y))
     names = list(module.default_candidates(4))
     assert {r["name"] for r in search.results_ if r["round"] == 0} == set(names)
     assert search.best_name_ in names
+    assert search.summary_ == f"tried {len(names)} of {len(names)} candidates"
+    assert search.n_candidates_tried_ == len(names)
     assert law().get_params() == law(**law().get_params()).get_params()
 
 
@@ -499,9 +499,94 @@ def test_a_search_that_fails_leaves_the_one_before(names, X, y):
     assert search.n_features_in_ == 4
 
 
+def test_features_are_doubled_while_the_error_falls(rng, monkeypatch):
+    """A rough function needs all the features there are; of a linear one with noise few are enough."""
+    monkeypatch.setattr(module, "_ALL_ROWS_COMPONENTS", 64)
+    X = rng.uniform(-1, 1, (1500, 2))
+    rough = np.sign(np.sin(6 * X)).prod(axis=1)
+    candidates = {"a": RandomFourierFeatures(lengthscale=0.1), "b": "passthrough"}
+    sizes = {}
+    for name, y in (("rough", rough), ("linear", X[:, 0] + rng.standard_normal(1500))):
+        search = small(n_components=512, candidates=candidates).fit(X, y)
+        sizes[name] = max(result["n_components"] for result in search.results_ if result["round"])
+    assert sizes["rough"] == 512
+    assert sizes["linear"] < 512
+
+
+@BOTH
+def test_averages(law, rng):
+    """Two models that each see half of what there is to see: the average of both is better than either."""
+    X = rng.standard_normal((600, 4))
+    y = np.sin(X[:, 0]) + np.sin(X[:, 1]) + 0.3 * rng.standard_normal(600)
+    t = targets(law, y)
+    halves = {"first": Columns([0]), "second": Columns([1])}
+    search = small(law, candidates=halves, n_averaged=2).fit(X[:400], t[:400])
+    alone = small(law, candidates=halves).fit(X[:400], t[:400])
+    best = search.best_estimator_
+    assert type(best).__name__.startswith("Average")
+    assert sorted(search.best_name_.split(" + ")) == sorted(
+        f"{w:.2g} {n}" for w, n in zip(best.weights_, _names(search), strict=True)
+    )
+    assert best.weights_.sum() == pytest.approx(1)
+    assert search.score(X[400:], t[400:]) > alone.score(X[400:], t[400:])
+    assert search.alpha_ == best.estimators_[0].alpha_
+    if law is FeatureRidgeSearch:
+        parts = [model.predict(X) for model in best.estimators_]
+        np.testing.assert_allclose(search.predict(X), np.tensordot(best.weights_, parts, 1), rtol=1e-12)
+        _, deviation = search.predict(X, return_std=True)
+        variances = [model.predict(X, return_std=True)[1] ** 2 for model in best.estimators_]
+        np.testing.assert_allclose(deviation**2, np.tensordot(best.weights_, variances, 1), rtol=1e-12)
+    else:
+        p = search.predict_proba(X)
+        np.testing.assert_allclose(p.sum(axis=1), 1)
+        np.testing.assert_array_equal(search.predict(X), search.classes_[p.argmax(axis=1)])
+        np.testing.assert_allclose(search.decision_function(X), np.log(p[:, 1] / p[:, 0]))
+    again = clone(best).fit(X[:400], t[:400])
+    np.testing.assert_allclose(again.weights_, best.weights_)
+    assert again.score(X[400:], t[400:]) == search.score(X[400:], t[400:])
+
+
+def _names(search):
+    columns = [model.features_[-1].columns[0] for model in search.best_estimator_.estimators_]
+    return [["first", "second"][column] for column in columns]
+
+
+@BOTH
+def test_averages_in_files(law, X, y, tmp_path):
+    import ntkit
+
+    gaussians = {f"{s}": RandomFourierFeatures(lengthscale=s) for s in (0.5, 1.0, 2.0)}
+    search = small(law, candidates=gaussians, n_averaged=3).fit(X, targets(law, y))
+    ntkit.save(search, tmp_path / "search.ntkit")
+    again = ntkit.load(tmp_path / "search.ntkit")
+    np.testing.assert_array_equal(again.predict(X), search.predict(X))
+    assert again.summary_ == search.summary_
+
+
+def test_metrics_are_learned_from_rows_on_which_no_error_is_estimated(rng, monkeypatch):
+    """Targets of noise: a metric that had seen the rows left out would seem to predict them."""
+    seen = []
+    fit = module.LearnedMetric.fit
+
+    def record(self, X, y=None, sample_weight=None):
+        seen.append(np.asarray(X))
+        return fit(self, X, y, sample_weight)
+
+    monkeypatch.setattr(module.LearnedMetric, "fit", record)
+    X, y = rng.standard_normal((400, 5)), rng.standard_normal(400)
+    candidates = {"a": module.AdaptiveFeatures(metric=module.LearnedMetric(kernel="matern")), "b": "passthrough"}
+    search = small(n_components=64, candidates=candidates, n_selection=50, time_budget=None).fit(X, y)
+    assert len(seen[0]) == 350
+    models = [search.best_estimator_]
+    for model in models:
+        if model._solution.left_out is not None and hasattr(model.features_[-1], "metric_"):
+            assert len(model._solution.left_out[0]) == 50
+
+
 def test_progress(X, y, capsys):
     small(progress=True).fit(X, y)
     shown = capsys.readouterr().err
-    assert "round 1 of" in shown
+    assert "FeatureRidgeSearch" in shown
+    assert "linear" in shown
     small().fit(X, y)
     assert capsys.readouterr().err == ""

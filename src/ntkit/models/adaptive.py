@@ -16,6 +16,7 @@ from ntkit._random import RandomState, keyed, seed_sequence
 from ntkit._state import COLUMNS, Declared, Estimator, Field, Integer
 from ntkit._validation import check_choice, check_int, message
 from ntkit.features import NystroemFeatures
+from ntkit.models._checks import check_weight
 from ntkit.models.metric import LearnedMetric
 
 _LANDMARKS = ("uniform", "leverage", "kmeans")
@@ -122,10 +123,12 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
 
                 source = DaskSource(X, y, sample_weight, type(self).__name__)
                 X, y, sample_weight, _ = source.sample(_SAMPLE, keyed(seed, "sample"))
-            rows = check_rows(self, X, reset=True, sparse=True)
+            check_rows(self, X, reset=True, sparse=True)
             self.metric_ = self._fitted_metric(X, y, sample_weight, seed)
-            used = rows if sample_weight is None else rows[np.flatnonzero(np.asarray(sample_weight))]
-            self.map_ = self._map(keyed(seed, "landmarks"), int(used.shape[0])).fit(self.metric_.transform(used))
+            Z = self.metric_.transform(X)
+            if sample_weight is not None:
+                Z = Z[np.flatnonzero(check_weight(sample_weight, int(Z.shape[0]), type(self).__name__))]
+            self.map_ = self._map(keyed(seed, "landmarks"), int(Z.shape[0])).fit(Z)
             self._n_features_out = self.map_._n_features_out
         return self
 

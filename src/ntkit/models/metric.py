@@ -47,7 +47,8 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         "diagonal": a weight for each column. "full": a symmetric matrix, which also finds directions. "auto": both are
         compared, the second for up to 256 columns.
     kernel_params : dict or None
-        Parameters of a kernel with a name, but for its length scale, such as ``{"nu": 2.5}`` or ``{"norm": "l1"}``.
+        Parameters of a kernel with a name, but for its length scale, such as ``{"nu": 2.5}`` or ``{"norm": "l1"}``;
+        "ntk" and "nngp" have the depth 1 unless they say otherwise.
     max_rounds : int
         Most rounds for each kernel; a kernel's rounds end after two in which the error on held-out rows falls by
         less than 0.5 %.
@@ -289,13 +290,15 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         if not isinstance(self.kernel, str):
             raise TypeError(message(name, "kernel", "'auto' or the name of a kernel", self.kernel))
         check_choice(self.kernel, "kernel", name, ("auto", *KernelSpec.names()))
-        params = self.kernel_params or {}
+        if self.kernel == "cntk":
+            raise ValueError(message(name, "kernel", "a kernel of rows, not of images", self.kernel))
+        params = dict(self.kernel_params or {})
+        if "depth" in KernelSpec.parameters(self.kernel):
+            params.setdefault("depth", 1)
         if "lengthscale" in params:
             rule = "without 'lengthscale', which is learned"
             raise ValueError(message(name, "kernel_params", rule, self.kernel_params))
         KernelSpec.of(self.kernel, **params)  # raises if they do not fit
-        if self.kernel == "cntk":
-            raise ValueError(message(name, "kernel", "a kernel of rows, not of images", self.kernel))
         return Kernel(self.kernel, tuple(params.items()))
 
     def _check_state(self, limit: int) -> None:  # noqa: ARG002

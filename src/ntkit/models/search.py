@@ -44,7 +44,6 @@ from ntkit.preprocessing import ArcsinhScaler, ImageStandardizer
 _FIRST_ROWS, _FIRST_COMPONENTS = 2000, 512
 _ALL_ROWS_COMPONENTS = 2048  # features of the first fits on all rows
 _FALLS = 0.01  # relative; features are doubled while the error falls by this
-_AVERAGED = 4  # most models of an average
 _NEAR = 1.5  # loss over the least one, up to which a model may be part of an average
 _FEW_ROWS = 5000  # below, metrics are learned again from all rows for the final model
 _SHARE = 0.5  # of the budget, after which no further candidate is tried on few rows
@@ -150,6 +149,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         candidates: dict[str, Any] | None = None,
         alphas: Any = None,
         n_selection: int = 2000,
+        n_averaged: int = 3,
         progress: bool = False,
         random_state: RandomState = None,
     ):
@@ -158,6 +158,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         self.candidates = candidates
         self.alphas = alphas
         self.n_selection = n_selection
+        self.n_averaged = n_averaged
         self.progress = progress
         self.random_state = random_state
 
@@ -227,12 +228,15 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         if len(entries) == 1:
             self._learn_metric(entries[0], data)
             return entries
+        least = Round(len(y), min(_FIRST_COMPONENTS, self.n_components))  # of the final model
         for index, size in enumerate(_rounds(len(y), self.n_components)):
+            if index and not clock.allows(size, least):
+                break
             chosen = np.sort(order[: size.n_rows])
             some = (take_rows(X, chosen), y[chosen], None if weight is None else weight[chosen])
             tried: list[_Entry] = []
             for entry in entries:
-                if tried and clock.elapsed() > _SHARE * clock.budget:
+                if tried and not (clock.elapsed() <= _SHARE * clock.budget and clock.allows(size, least)):
                     clock.spent = True
                     break
                 self._learn_metric(entry, data)
@@ -254,7 +258,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             self._try(entry, index, size, data, clock)
             done.append(entry)
         done.sort(key=lambda entry: entry.rank)
-        growing = done[:_AVERAGED]
+        growing = done[: max(self.n_averaged, 2)]
         while size.n_components < self.n_components and growing and len(entries) > 1:
             size = Round(n, min(2 * size.n_components, self.n_components))
             index += 1
@@ -274,7 +278,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     def _average(self, done: list[_Entry], data: tuple[Any, Any, Any], clock: _Clock) -> tuple[str, Any]:
         """The best model or an average of some, whichever predicts rows left out better."""
         best = done[0]
-        near = [entry for entry in done[:_AVERAGED] if entry.loss <= _NEAR * best.loss] or [best]
+        near = [entry for entry in done[: self.n_averaged] if entry.loss <= _NEAR * best.loss] or [best]
         left_out = [entry.model._solution.left_out for entry in near]
         if len({len(each[0]) if each is not None else 0 for each in left_out}) > 1 or left_out[0] is None:
             near, left_out = near[:1], left_out[:1]
@@ -387,6 +391,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         name = type(self).__name__
         check_int(self.n_components, "n_components", name, minimum=1)
         check_int(self.n_selection, "n_selection", name, minimum=1)
+        check_int(self.n_averaged, "n_averaged", name, minimum=1)
         check_alphas(self.alphas, name)
         check_bool(self.progress, "progress", name)
         if self.time_budget is not None:
@@ -498,6 +503,8 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, Search):
         As for :class:`FeatureRidge`.
     n_selection : int
         Rows to compare the candidates by: each is predicted by the model fitted without it.
+    n_averaged : int
+        Most models of an average, with weights chosen by its error on these rows; 1: the best model alone.
     progress : bool
         Whether to show progress bars.
     random_state : None, int, RandomState or Generator
@@ -576,7 +583,7 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
 
     Parameters
     ----------
-    n_components, time_budget, candidates, alphas, n_selection, progress, random_state
+    n_components, time_budget, candidates, alphas, n_selection, n_averaged, progress, random_state
         As for :class:`FeatureRidgeSearch`.
 
     Attributes

@@ -1,0 +1,498 @@
+"""Metrics are those of the gradients, find what was planted, and leave rows of any kind what they are."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import torch
+from sklearn.base import clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import FunctionTransformer
+from sklearn.utils.estimator_checks import parametrize_with_checks
+from tests.reference import metric as reference
+from threadpoolctl import threadpool_limits
+
+import ntkit
+from ntkit import AdaptiveFeatures, FeatureRidge, FeatureRidgeClassifier, LearnedMetric, NystroemFeatures
+from ntkit.models import _metric as engine
+from ntkit.models.metric import encode_targets
+
+KERNELS = {"gaussian": engine.GAUSSIAN, "matern": engine.MATERN, "l1": engine.PRODUCT_LAPLACE}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    with threadpool_limits(1, user_api="blas"):
+        yield
+
+
+@pytest.fixture
+def X(rng):
+    return rng.standard_normal((300, 5))
+
+
+@pytest.fixture
+def y(X, rng):
+    return np.sin(2 * X[:, 1]) + 0.1 * rng.standard_normal(len(X))
+
+
+def quick(**parameters):
+    return LearnedMetric(
+        **({"kernel": "gaussian", "metric": "diagonal", "max_rounds": 2, "random_state": 0} | parameters)
+    )
+
+
+# The engine.
+
+
+def comparison(X, Y, n_landmarks=60, weight=None):
+    rng = np.random.default_rng(0)
+    splits = engine.make_splits(len(X), n_landmarks, rng)
+    return engine.Comparison(X, Y, np.ones(len(X)) if weight is None else weight, splits)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("full", [False, True])
+def test_outer_products_are_those_of_finite_differences(name, full, rng):
+    """Of the function that the fit is, in units of the columns before the metric."""
+    X = rng.standard_normal((200, 3))
+    Y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
+    rows, metric = comparison(X, Y), np.array([1.0, 0.3, 2.0])
+    if full:
+        metric = np.diag(metric) + 0.1
+    trial = rows.transfer(KERNELS[name], engine.Trial(KERNELS[name], metric, 1.0, 1.0, 1e-2, 1.0, 1))
+    fit, dual = trial.fits[0]
+
+    def function(some):
+        return np.asarray(fit.spec.matrix(engine.apply(metric, some), fit.landmarks)) @ dual
+
+    train = rows.splits[0].train
+    expected = reference.outer_products(function, X[train], 1e-5)
+    found = rows.outer_products(trial)
+    # Of the product kernel the jumps at landmarks are left out, and finite differences may straddle them.
+    np.testing.assert_allclose(found, expected, atol=(0.1 if name == "l1" else 1e-5) * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_metric_of_outer_products(full, rng):
+    A = rng.standard_normal((4, 6)) @ np.diag([10.0, 1, 1, 0, 0, 0]) @ rng.standard_normal((6, 4))
+    A = A @ A.T
+    found = engine.metric_of(A, full=full)
+    np.testing.assert_allclose(found, reference.metric(A, full=full, floor=engine.FLOOR), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(engine.metric_of(7 * A, full=full), found, rtol=1e-9, atol=1e-12)
+    assert engine.metric_of(np.zeros((4, 4)), full=full) is None
+    assert engine.metric_of(np.full((4, 4), np.nan), full=full) is None
+
+
+def test_errors_are_those_of_ridge_regression_on_held_out_rows(rng):
+    """The same features, the same α: FeatureRidge fitted on the training rows predicts the held-out ones as well."""
+    X = rng.standard_normal((250, 3))
+    Y = np.sin(X[:, :1])
+    rows = comparison(X, Y)
+    trial = rows.first(engine.MATERN)
+    split, (fit, _) = rows.splits[0], trial.fits[0]
+    features = NystroemFeatures(
+        "matern", landmarks=X[split.landmarks], kernel_params={"nu": 1.5}, lengthscale=trial.length
+    )
+    model = FeatureRidge(features, alphas=trial.alpha * fit.scale).fit(X[split.train], Y[split.train, 0])
+    error = np.mean((model.predict(X[split.held]) - Y[split.held, 0]) ** 2)
+    assert trial.error == pytest.approx(error, rel=1e-2)
+    assert not set(split.train) & set(split.held)
+    assert set(split.landmarks) <= set(split.train)
+
+
+def test_gain_is_the_error_over_that_with_half_of_the_landmarks(rng):
+    X = rng.uniform(-1, 1, (900, 2))
+    Y = np.sin(7 * X[:, :1]) * X[:, 1:]
+    rows = comparison(X, Y, n_landmarks=64)
+    trial = rows.lengths(rows.first(engine.MATERN), (0.5,))[0]
+    split = rows.splits[0]
+    half = engine.Comparison(X, Y, rows.weight, [split._replace(landmarks=split.landmarks[:32])])
+    fit = engine._Fit(trial.kernel.spec(trial.length), X, Y, rows.weight, half.splits[0])
+    error, _ = fit.solve(trial.alpha * trial.fits[0][0].scale / fit.scale)
+    assert trial.gain == pytest.approx(trial.error / error, rel=1e-3)
+    assert trial.gain < 0.9
+
+
+def test_few_rows_are_split_several_times():
+    rng = np.random.default_rng(0)
+    assert len(engine.make_splits(300, 50, rng, n_splits=3)) == 3
+    assert len(engine.make_splits(5000, 50, rng, n_splits=3)) == 1
+    splits = engine.make_splits(300, 50, rng, n_splits=3)
+    assert len(set(np.concatenate([split.held for split in splits]))) == 180
+
+
+# What is found.
+
+
+@pytest.mark.parametrize("kernel", ["auto", "gaussian", "matern", "laplace", "ntk"])
+def test_planted_columns_are_found(kernel, rng):
+    X = rng.standard_normal((700, 6))
+    y = np.sin(2 * X[:, 2]) + 0.1 * rng.standard_normal(700)
+    metric = LearnedMetric(kernel=kernel, random_state=0).fit(X, y)
+    assert metric.feature_importances_.argmax() == 2
+    assert metric.feature_importances_[2] > (0.6 if kernel == "ntk" else 0.8)  # which has a cusp at 0 in all columns
+    assert metric.feature_importances_.sum() == pytest.approx(1)
+    assert metric.error_ < (0.9 if kernel == "ntk" else 0.2)
+    assert all(result["error"] >= 0 for result in metric.results_)
+
+
+def test_planted_directions_are_found(rng):
+    """A function of x₀ + x₁: the full metric stretches this direction only."""
+    X = rng.standard_normal((800, 4))
+    y = np.sin(1.5 * (X[:, 0] + X[:, 1]))
+    metric = LearnedMetric(kernel="gaussian", metric="full", random_state=0).fit(X, y)
+    values, vectors = np.linalg.eigh(metric.metric_ @ metric.metric_.T)
+    assert np.abs(vectors[:, -1] @ [0.5**0.5, 0.5**0.5, 0, 0]) > 0.99
+    assert values[-1] > 30 * values[-2]
+    diagonal = LearnedMetric(kernel="gaussian", metric="diagonal", random_state=0).fit(X, y)
+    assert metric.error_ < diagonal.error_
+    assert LearnedMetric(kernel="gaussian", random_state=0).fit(X, y).metric_.ndim == 2  # "auto" takes the better one
+
+
+def test_learning_helps(rng):
+    """One of twenty columns matters: with equal weights for all there is little to see."""
+    X = rng.standard_normal((1000, 20))
+    y = np.sin(3 * X[:, 0])
+    features = NystroemFeatures("matern", n_components=400, random_state=0)
+    fixed = FeatureRidge(features, random_state=0).fit(X[:800], y[:800])
+    learned = FeatureRidge(AdaptiveFeatures(n_components=400), random_state=0).fit(X[:800], y[:800])
+    assert fixed.score(X[800:], y[800:]) < 0.3
+    assert learned.score(X[800:], y[800:]) > 0.95
+
+
+def test_units_of_columns_do_not_matter(X, y):
+    units = np.array([1e-3, 1.0, 1e3, 1e6, 1e-6])
+    one, other = quick().fit(X, y), quick().fit(X * units + 10 * units, y)
+    np.testing.assert_allclose(other.feature_importances_, one.feature_importances_, atol=1e-3)
+    np.testing.assert_allclose(other.sensitivities_ * units, one.sensitivities_, rtol=0.05, atol=1e-3)
+    np.testing.assert_allclose(other.transform(X * units + 10 * units), one.transform(X), rtol=0.05, atol=0.02)
+
+
+def test_weights_count_rows(X, y):
+    """Rows of weight 0 are not there."""
+    weight = (np.arange(300) % 3 > 0).astype(float)
+    noise = np.where(weight > 0, y, 1e3)
+    one, other = quick().fit(X, noise, weight), quick().fit(X[weight > 0], y[weight > 0])
+    np.testing.assert_allclose(one.metric_, other.metric_)
+
+
+def test_classes_are_fitted_by_indicators(rng):
+    X = rng.standard_normal((600, 5))
+    y = np.array(["a", "b", "c"])[(X[:, 3] > 0.5).astype(int) + (X[:, 3] > -0.5)]
+    metric = quick().fit(X, y)
+    assert metric.feature_importances_[3] > 0.9
+    np.testing.assert_array_equal(encode_targets(np.array([3, 1, 3]), "x"), [[0, 1], [1, 0], [0, 1]])
+    np.testing.assert_array_equal(encode_targets(np.arange(30), "x"), np.arange(30.0)[:, None])
+    np.testing.assert_array_equal(encode_targets(np.array([1.5, 2.0]), "x"), [[1.5], [2.0]])
+
+
+def test_several_targets(rng):
+    """Each counts the same, whatever its unit."""
+    X = rng.standard_normal((600, 4))
+    Y = np.stack([np.sin(X[:, 0]), 1e6 * np.sin(X[:, 2])], axis=1)
+    share = quick().fit(X, Y).feature_importances_
+    assert share[0] == pytest.approx(share[2], abs=0.1)
+    assert share[[0, 2]].sum() > 0.9
+
+
+# Rows of all kinds.
+
+
+@pytest.mark.parametrize("metric", ["diagonal", "full"])
+def test_kinds_of_rows(metric, X, y):
+    fitted = quick(metric=metric).fit(X, y)
+    expected = fitted.transform(X)
+    M = fitted.metric_ if metric == "full" else np.diag(fitted.metric_)
+    np.testing.assert_allclose(expected, (X - fitted.center_) @ M)
+    frame = pd.DataFrame(X, columns=list("abcde"))
+    np.testing.assert_allclose(quick(metric=metric).fit(frame, y).transform(frame), expected)
+    tensor = torch.from_numpy(X).requires_grad_()
+    out = fitted.transform(tensor)
+    np.testing.assert_allclose(out.detach().numpy(), expected)
+    out.sum().backward()
+    np.testing.assert_allclose(tensor.grad.numpy(), np.tile(M.sum(axis=1), (300, 1)))
+    assert fitted.transform(X.astype(np.float32)).dtype == np.float32
+    assert fitted.transform(torch.from_numpy(X).float()).dtype == torch.float32
+    sparse = quick(metric=metric).fit(sp.csr_array(X), y)
+    np.testing.assert_array_equal(sparse.center_, 0)
+    Z = sparse.transform(sp.csr_array(X))
+    assert sp.issparse(Z) == (metric == "diagonal")
+    np.testing.assert_allclose(Z.toarray() if sp.issparse(Z) else Z, sparse.transform(X), atol=1e-9)
+
+
+def test_dask_collections(X, y):
+    import dask.array as da
+    import dask.dataframe as dd
+
+    chunks = da.from_array(X, chunks=(70, -1))
+    metric = quick().fit(chunks, da.from_array(y, chunks=70))
+    np.testing.assert_allclose(metric.metric_, quick().fit(X, y).metric_)  # all rows, in their order
+    np.testing.assert_allclose(metric.transform(chunks).compute(), metric.transform(X))
+    some = quick(max_samples=120).fit(chunks, da.from_array(y, chunks=70))
+    assert some.n_samples_used_ == 120
+    frame = dd.from_pandas(pd.DataFrame(X, columns=list("abcde")), npartitions=3)
+    model = FeatureRidge(AdaptiveFeatures(n_components=100), random_state=0).fit(
+        frame, dd.from_pandas(pd.Series(y), npartitions=3)
+    )
+    assert model.n_samples_seen_ == 300
+    assert ((model.predict(frame).compute() - y) ** 2).mean() < 0.1
+
+
+def test_many_rows_are_sampled(X, y):
+    metric = quick(max_samples=100).fit(X, y)
+    assert metric.n_samples_used_ == 100
+    assert quick().fit(X, y).n_samples_used_ == 300
+
+
+def stream(X, y, size=60):
+    for start in range(0, len(X), size):
+        yield X[start : start + size], y[start : start + size]
+
+
+def test_streams_and_files(X, y, tmp_path):
+    """The metric and landmarks come from a sample of all rows, the sums from all of them."""
+    blocks = list(stream(X, y))
+    model = FeatureRidge(random_state=0).fit(blocks, None)
+    assert model.n_samples_seen_ == 300
+    assert model.features_[-1].metric_.n_samples_used_ == 300
+    assert model.score(X, y) > 0.9
+    with pytest.warns(UserWarning, match="first block"):
+        once = FeatureRidge(random_state=0).fit(stream(X, y), None)
+    assert once.n_samples_seen_ == 300
+    assert once.features_[-1].metric_.n_samples_used_ == 60  # the first block, as a stream is read once
+    frame = pd.DataFrame(X, columns=list("abcde")).assign(y=y)
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    from_file = FeatureRidge(random_state=0).fit(tmp_path / "rows.csv", "y")
+    np.testing.assert_allclose(from_file.predict(frame[list("abcde")]), model.predict(X), atol=0.05)
+    assert from_file.feature_importances_.argmax() == 1
+
+
+class Interrupted(list):
+    """Blocks of rows; the pass number `last` that comes to the fourth of them ends in an interrupt."""
+
+    passes, last = 0, 0
+
+    def __iter__(self):
+        for index, block in enumerate(list.__iter__(self)):
+            self.passes += index == 3
+            if self.passes == self.last and index == 3:
+                raise KeyboardInterrupt
+            yield block
+
+
+def test_checkpoints(X, y, tmp_path):
+    """A fit that was interrupted while it added up rows goes on to the same model."""
+    rows, path = Interrupted(stream(X, y)), tmp_path / "fit.checkpoint"
+    whole = FeatureRidge(random_state=0).fit(rows, None)
+    rows.passes, rows.last = 0, rows.passes
+    model = FeatureRidge(random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        model.fit(rows, None, checkpoint=path, checkpoint_every=0)
+    assert path.exists()
+    np.testing.assert_allclose(model.fit(rows, None, checkpoint=path).predict(X), whole.predict(X), atol=1e-8)
+
+
+# Seeds, copies, files, and what scikit-learn asks.
+
+
+@parametrize_with_checks(
+    [LearnedMetric(kernel="gaussian", max_rounds=1, random_state=0), AdaptiveFeatures(n_components=8, random_state=0)],
+    expected_failed_checks=lambda estimator: (
+        {}
+        if isinstance(estimator, LearnedMetric)
+        else {
+            "check_sample_weight_equivalence_on_dense_data": "rows are held out at random, each with all of its weight",
+            "check_sample_weight_equivalence_on_sparse_data": "rows are held out at random, each with all of its weight",
+        }
+    ),
+)
+def test_scikit_learn_checks(estimator, check):
+    check(estimator)
+
+
+def test_seeds(X, y):
+    one, same, other = (quick(random_state=seed).fit(X, y).metric_ for seed in (0, 0, 1))
+    np.testing.assert_array_equal(one, same)
+    assert np.abs(one - other).max() > 0
+
+
+@pytest.mark.parametrize(
+    "estimator", [quick(), quick(metric="full", kernel="matern"), AdaptiveFeatures(n_components=50, random_state=0)]
+)
+def test_copies_and_files(estimator, X, y, tmp_path):
+    fitted = clone(estimator).fit(X, y)
+    expected = fitted.transform(X)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).transform(X), expected)
+    ntkit.save(fitted, tmp_path / "fitted.ntkit")
+    again = ntkit.load(tmp_path / "fitted.ntkit")
+    np.testing.assert_allclose(again.transform(X), expected, rtol=1e-9, atol=1e-12)
+    np.testing.assert_array_equal(again.feature_importances_, fitted.feature_importances_)
+
+
+def test_a_fit_that_fails_changes_nothing(X, y):
+    fitted = quick().fit(X, y)
+    before = dict(vars(fitted))
+    with pytest.raises(ValueError, match="NaN"):
+        fitted.fit(np.full_like(X, np.nan), y)
+    assert vars(fitted) == before
+
+
+# Features.
+
+
+def test_adaptive_features_are_those_of_metric_and_landmarks(X, y):
+    features = AdaptiveFeatures(n_components=60, random_state=0).fit(X, y)
+    Z = features.transform(X)
+    assert Z.shape == (300, 60)
+    np.testing.assert_array_equal(Z, features.map_.transform(features.metric_.transform(X)))
+    frozen = AdaptiveFeatures(n_components=60, metric=FrozenEstimator(features.metric_), random_state=0).fit(X)
+    np.testing.assert_array_equal(frozen.transform(X), Z)
+    assert frozen.metric_ is features.metric_
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_predictions_without_features(dtype, X, y):
+    """In float32 where the rounding errors do not matter, in float64 else."""
+    X = X.astype(dtype)
+    model = FeatureRidge(random_state=0).fit(X, y)
+    Z = model.features_.transform(X.astype(np.float64))
+    expected = Z @ model.coef_ + model.intercept_
+    tolerance = 1e-2 * model.noise_variance_**0.5 if dtype == np.float32 else 1e-7
+    np.testing.assert_allclose(model.predict(X), expected, atol=tolerance)
+    np.testing.assert_allclose(model.predict(torch.from_numpy(X)).numpy(), expected, atol=max(tolerance, 1e-4))
+    np.testing.assert_array_equal(FeatureRidge(random_state=0, batch_size=70).fit(X, y).predict(X)[:5].shape, (5,))
+
+
+@pytest.mark.parametrize("name", ["gaussian", "laplace", "matern"])
+@pytest.mark.parametrize("tolerance", [0.0, 1.0])
+def test_features_times_weights(name, tolerance, rng):
+    params = {"laplace": [{"norm": "l1"}, {}], "matern": [{"nu": 0.5}, {"nu": 1.5}, {"nu": 2.5}], "gaussian": [{}]}
+    X = rng.standard_normal((301, 7)).astype(np.float32)
+    W = rng.standard_normal((130, 3))
+    for each in params[name]:
+        features = NystroemFeatures(name, n_components=130, kernel_params=each, lengthscale=3.0, random_state=0).fit(X)
+        expected = features.transform(X.astype(np.float64)) @ W
+        found = features.times(X, W, tolerance)
+        assert found.dtype == np.float64
+        size = np.linalg.norm(features.normalization_ @ W, axis=0).max()
+        np.testing.assert_allclose(found, expected, atol=(1e-6 if tolerance else 1e-12) * max(size, 1.0))
+        np.testing.assert_allclose(features.times(sp.csr_array(X), W), expected, atol=1e-6 * max(size, 1.0))
+
+
+def test_cholesky_normalization_is_a_rotation(rng):
+    X = rng.standard_normal((120, 4))
+    symmetric, triangular = (
+        NystroemFeatures("laplace", n_components=40, normalization=kind, random_state=0).fit(X)
+        for kind in ("symmetric", "cholesky")
+    )
+    Z, T = symmetric.transform(X), triangular.transform(X)
+    np.testing.assert_allclose(T @ T.T, Z @ Z.T, atol=1e-8)
+    assert np.abs(T - Z).max() > 0.01
+    np.testing.assert_array_equal(np.tril(triangular.normalization_, -1), 0)
+    twice = NystroemFeatures("gaussian", landmarks=np.repeat(X[:9], 2, axis=0), normalization="cholesky").fit(X)
+    assert np.isfinite(twice.transform(X)).all()  # equal landmarks
+
+
+def test_the_default_of_tables_learns(rng):
+    X = rng.uniform(-1, 1, (700, 8))
+    y = np.sin(5 * X[:, 0]) * X[:, 3]
+    model = FeatureRidge(random_state=0).fit(X[:600], y[:600])
+    assert isinstance(model.features_[-1], AdaptiveFeatures)
+    assert model.score(X[600:], y[600:]) > 0.95
+    assert set(np.argsort(model.feature_importances_)[-2:]) == {0, 3}
+    classifier = FeatureRidgeClassifier(random_state=0).fit(X[:600], y[:600] > 0)
+    assert classifier.score(X[600:], y[600:] > 0) > 0.9
+    assert not isinstance(FeatureRidge().fit(sp.csr_array(X), y).features_[-1], AdaptiveFeatures)
+    assert not hasattr(FeatureRidge(FunctionTransformer()).fit(X, y), "feature_importances_")
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 5, 29, 30, 40])
+def test_few_rows(n_rows, rng):
+    X = rng.standard_normal((n_rows, 3))
+    metric = LearnedMetric(random_state=0).fit(X, X[:, 0])
+    assert np.isfinite(metric.transform(X)).all()
+    assert (metric.results_ == []) == (n_rows < 30)
+    assert FeatureRidge(random_state=0).fit(X, X[:, 0]).predict(X).shape == (n_rows,)
+
+
+def test_nothing_to_learn(rng):
+    """Constant targets, constant columns, columns that are all alike, noise."""
+    X = rng.standard_normal((100, 3))
+    for rows, targets in ((X, np.ones(100)), (np.ones((100, 3)), X[:, 0]), (np.repeat(X[:, :1], 3, axis=1), X[:, 0])):
+        metric = LearnedMetric(random_state=0).fit(rows, targets)
+        assert np.isfinite(metric.metric_).all()
+        assert metric.feature_importances_.sum() == pytest.approx(1)
+        assert np.isfinite(FeatureRidge(random_state=0).fit(rows, targets).predict(rows)).all()
+
+
+def test_few_distinct_rows(rng):
+    """Distances collapse onto few values: solves must not fail."""
+    X = rng.integers(0, 2, (500, 6)).astype(float)
+    y = X[:, 0] + 2 * X[:, 1] * X[:, 2]
+    model = FeatureRidge(random_state=0).fit(X[:400], y[:400])
+    assert model.score(X[400:], y[400:]) > 0.99
+
+
+# Bad input.
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error", "text"),
+    [
+        ({"kernel": "cubic"}, ValueError, "kernel"),
+        ({"kernel": 3}, TypeError, "kernel"),
+        ({"kernel": "cntk"}, ValueError, "kernel"),
+        ({"kernel": "zonal"}, TypeError, "function"),
+        ({"metric": "half"}, ValueError, "metric"),
+        ({"max_rounds": -1}, ValueError, "max_rounds"),
+        ({"max_samples": 0}, ValueError, "max_samples"),
+        ({"kernel_params": {"lengthscale": 1.0}}, ValueError, "lengthscale"),
+        ({"kernel_params": 1}, TypeError, "kernel_params"),
+        ({"kernel": "auto", "kernel_params": {"nu": 0.5}}, ValueError, "kernel_params"),
+        ({"progress": 1}, TypeError, "progress"),
+    ],
+)
+def test_bad_parameters(parameters, error, text, X, y):
+    with pytest.raises(error, match=text):
+        quick(**parameters).fit(X, y)
+
+
+def test_bad_rows_and_targets(X, y):
+    with pytest.raises(ValueError, match="requires y"):
+        quick().fit(X)
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        quick().fit(X, y[:-1])
+    with pytest.raises(ValueError, match="NaN"):
+        quick().fit(X, np.where(np.arange(300) == 7, np.nan, y))
+    with pytest.raises(ValueError, match="must not be zero for all rows"):
+        quick().fit(X, y, np.zeros(300))
+    with pytest.raises(ValueError, match="expecting 5 features"):
+        quick().fit(X, y).transform(X[:, :4])
+    for bad in ({"n_components": 0}, {"n_components": "many"}, {"landmarks": "few"}, {"batch_size": 0}):
+        with pytest.raises(ValueError, match=next(iter(bad))):
+            AdaptiveFeatures(**bad).fit(X, y)
+    with pytest.raises(TypeError, match="metric"):
+        AdaptiveFeatures(metric="diagonal").fit(X, y)
+    with pytest.raises(ValueError, match="requires y"):
+        AdaptiveFeatures().fit(X)
+
+
+def test_progress(X, y, capsys):
+    quick(progress=True).fit(X, y)
+    assert "LearnedMetric" in capsys.readouterr().err
+    quick().fit(X, y)
+    assert capsys.readouterr().err == ""
+
+
+def test_pipelines_of_scikit_learn(X, y):
+    from sklearn.linear_model import Ridge
+    from sklearn.preprocessing import StandardScaler
+
+    model = make_pipeline(StandardScaler(), AdaptiveFeatures(n_components=100, random_state=0), Ridge(1e-2)).fit(X, y)
+    assert model.score(X, y) > 0.9
