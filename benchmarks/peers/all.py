@@ -27,7 +27,7 @@ The same rows and the same splits, and one protocol, below, for ntkit and for wh
 scikit-learn's kernel approximations and exact kernels, gradient-boosted trees, xRFM, a linear model; and, for exact
 kernels, neural-tangents. `make peers` measures it again and writes this page. A loss is shown as a loss."""
 MARGIN = 1.02  # errors nearer than this are called the same
-TREES = ("boosting", "lightgbm")
+TREES = ("boosting", "lightgbm", "lightgbm_tuned", "catboost")
 MAPS = ("rbf_sampler", "nystroem", "count_sketch")
 KERNELS = ("kernel_ridge_ntk", "kernel_ridge_rbf")
 OURS = tuple(name for name, contestant in CONTESTANTS.items() if contestant.ours)
