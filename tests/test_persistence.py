@@ -46,6 +46,7 @@ from tests.features.test_contract import CASES as MAPS
 
 import ntkit
 from ntkit import (
+    AdaptiveFeatures,
     ArcsinhScaler,
     DotProductSketch,
     FeatureKMeans,
@@ -62,6 +63,7 @@ from ntkit import (
     ImageStandardizer,
     KernelRidge,
     KernelRidgeClassifier,
+    LearnedMetric,
     MaclaurinFeatures,
     NetworkFeatures,
     NTKFeatures,
@@ -187,6 +189,8 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
             RBFSampler(n_components=7, random_state=np.random.RandomState(0)), FunctionTransformer(np.tanh),
         )
     },
+    "metric": (lambda: LearnedMetric(kernel="gaussian", max_rounds=1, random_state=0), rows),
+    "adaptive": (lambda: AdaptiveFeatures(n_components=10, random_state=0), rows),
     "ridge": (lambda: FeatureRidge(ntk(), random_state=0), rows),
     "ridge of few rows": (lambda: FeatureRidge(NTKFeatures(n_components=200), random_state=0), rows),
     "ridge classes": (lambda: FeatureRidgeClassifier(make_pipeline(StandardScaler(), ntk()), random_state=0), rows),

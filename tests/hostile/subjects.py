@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, clone, is_classifier, is_regressor
 from sklearn.exceptions import NotFittedError
+from sklearn.utils import get_tags
 from tests.hostile.verdicts import Verdict
 
 import ntkit.features
@@ -73,7 +74,12 @@ def targets(subject: Any, X: np.ndarray) -> Any:
     values = np.rint(4 * np.sin(3 * X[:, 0]) + 2 * X[:, 1]) / 4
     if is_classifier(subject):
         return np.digitize(values, [0.5])
-    return values if is_regressor(subject) else None
+    return values if is_regressor(subject) or needs_targets(subject) else None
+
+
+def needs_targets(subject: Any) -> bool:
+    """Whether a transformer learns from targets."""
+    return hasattr(subject, "__sklearn_tags__") and get_tags(subject).target_tags.required
 
 
 @dataclass(frozen=True)
@@ -91,7 +97,7 @@ class Subject:
     @staticmethod
     def refit(estimator: Any, X: Any, y: Any = None, weight: Any = None) -> Any:
         """Fit an estimator that may have been fitted before."""
-        if is_classifier(estimator) or is_regressor(estimator):
+        if is_classifier(estimator) or is_regressor(estimator) or needs_targets(estimator):
             return estimator.fit(X, y, sample_weight=weight) if weight is not None else estimator.fit(X, y)
         return estimator.fit(X, None, sample_weight=weight) if weight is not None else estimator.fit(X)
 

@@ -35,7 +35,9 @@ STEP = 1.8  # between two length scales
 CLEAR = 0.002  # relative; a length scale must be better by this to be taken
 MOST_LENGTHS = 7  # length scales tried in a round
 GRADIENT_ROWS = 2000  # rows that gradients are averaged over, all targets together
-SHORTEST, LONGEST = 1e-3, 1e3  # length scales, as multiples of the median distance
+# Length scales, as multiples of the median distance. With longer ones all kernel values are nearly 1, and float32 does
+# not tell them apart.
+SHORTEST, LONGEST = 1e-3, 12.0
 LOWEST, HIGHEST = -16, 8  # α = 10^(i/2) times the mean of k(x, x)
 SMOOTHER = 0.45  # length scale of a Gaussian kernel over that of a Matérn kernel which does as well
 AGAIN = 3  # rounds of a path that starts from the metric of another
@@ -179,8 +181,10 @@ class Comparison:
         weight: np.ndarray,
         splits: Sequence[Split],
         tick: Callable[[str], None] = lambda _: None,
+        resolution: float = 0.0,
     ):
         self.X, self.Y, self.weight, self.splits, self.tick = X, Y, weight, splits, tick
+        self.resolution = resolution
         self.d = X.shape[1]
         self.variance = float(sum(np.average((y - np.average(y, weights=weight)) ** 2, weights=weight) for y in Y.T))
 
@@ -203,7 +207,7 @@ class Comparison:
             trials.append(trial)
             idle = 0 if trial.error < (1 - GAIN) * least else idle + 1
             least = min(least, trial.error)
-            if idle >= PATIENCE:
+            if idle >= PATIENCE or least <= self.resolution:
                 break
         return trials
 
@@ -390,7 +394,10 @@ class Learned(NamedTuple):
 
 
 class Learner:
-    """Tries kernels and metrics on few rows, compares the best fits with more of them."""
+    """Tries kernels and metrics on few rows, compares the best fits with more of them.
+
+    Errors up to `resolution` are equal: a metric that needs fewer rounds is then better, as it keeps more columns.
+    """
 
     def __init__(
         self,
@@ -403,8 +410,10 @@ class Learner:
         metric: str,
         most_rounds: int,
         sizes: Sizes,
+        resolution: float = 0.0,
         tick: Callable[[str], None] = lambda _: None,
     ):
+        self.resolution = resolution
         self.X, self.Y, self.weight, self.rng, self.sizes, self.tick = X, Y, weight, rng, sizes, tick
         self.kernel, self.metric, self.most_rounds = kernel, metric, most_rounds
         self.trials: list[Trial] = []
@@ -414,10 +423,10 @@ class Learner:
         """The best fit."""
         n, sizes = len(self.X), self.sizes
         splits = make_splits(n, sizes.n_landmarks, self.rng, n_used=sizes.n_rows, n_splits=sizes.n_splits)
-        ends = self._follow(Comparison(self.X, self.Y, self.weight, splits, self.tick))
+        ends = self._follow(Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution))
         n_used, n_landmarks = min(n, sizes.n_rows_refined), min(n, sizes.n_landmarks_refined)
         splits = make_splits(n, n_landmarks, self.rng, n_used=n_used, n_splits=sizes.n_splits_refined)
-        large = Comparison(self.X, self.Y, self.weight, splits, self.tick)
+        large = Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution)
         if self._missed(ends, large.variance):
             ends = self._follow(large)
         finalists = self._refine(large, ends)
@@ -433,50 +442,64 @@ class Learner:
         """The best fit of each path, best ones first."""
         kernels = [self.kernel] if self.kernel else [MATERN] if self.wide else [MATERN, PRODUCT_LAPLACE]
         firsts: dict[Kernel, Trial] = {}
-        paths: dict[tuple[Kernel, bool], list[Trial]] = {}
+        diagonals: dict[Kernel, list[Trial]] = {}
+        others: dict[tuple[Kernel, bool], list[Trial]] = {}
 
         def diagonal(kernel: Kernel) -> None:
             firsts[kernel] = rows.first(kernel)
             if self.metric != "full" or kernel.separable:
-                paths[kernel, False] = rows.rounds(firsts[kernel], full=False, most=self.most_rounds)
+                diagonals[kernel] = rows.rounds(firsts[kernel], full=False, most=self.most_rounds)
 
         def further(task: tuple[Kernel, bool]) -> None:
             kernel, full = task
             if full:
-                paths[task] = rows.rounds(firsts[kernel], full=True, most=self.most_rounds)
+                others[task] = rows.rounds(firsts[kernel], full=True, most=self.most_rounds)
             else:
-                self._transfer(rows, kernel, paths)
+                others[task] = self._transfer(rows, kernel, diagonals)
 
         run_on_threads(diagonal, kernels)
-        tasks = [(kernel, False) for kernel in kernels if len(kernels) > 1]
         full = self.metric == "full" or (self.metric == "auto" and not self.wide and self.X.shape[1] > 1)
-        run_on_threads(further, tasks + [(kernel, True) for kernel in kernels if full and not kernel.separable])
-        self.trials += [replace(trial, fits=()) for path in paths.values() for trial in path]
-        return sorted(map(best_of, paths.values()), key=lambda trial: trial.error)
+        tasks = [(kernel, False) for kernel in kernels if len(diagonals) > 1]
+        tasks += [(kernel, True) for kernel in kernels if full and not kernel.separable]
+        run_on_threads(further, tasks)
+        # In an order that does not depend on the threads.
+        paths = [diagonals[kernel] + others.get((kernel, False), []) for kernel in kernels if kernel in diagonals]
+        paths += [others[task] for task in tasks if task[1]]
+        self.trials += [replace(trial, fits=()) for path in paths for trial in path]
+        return sorted(map(self._best, paths), key=self._rank)
 
-    def _transfer(self, rows: Comparison, kernel: Kernel, paths: dict[tuple[Kernel, bool], list[Trial]]) -> None:
+    def _rank(self, trial: Trial) -> tuple[float, int]:
+        """What fits are compared by: the error to expect; of errors too small to matter, fewer rounds are better."""
+        return max(trial.expected, self.resolution), trial.round
+
+    def _best(self, trials: Sequence[Trial]) -> Trial:
+        return min(trials, key=self._rank)
+
+    def _transfer(self, rows: Comparison, kernel: Kernel, paths: dict[Kernel, list[Trial]]) -> list[Trial]:
         """Go on from the best diagonal metric of another kernel, which may have found what this one could not."""
-        own = best_of(paths[kernel, False])
-        best = best_of([best_of(path) for (_, full), path in list(paths.items()) if not full])
+        own = self._best(paths[kernel])
+        ends = [self._best(path) for path in paths.values()]
+        best = min(ends, key=lambda trial: (self._rank(trial), trial.kernel.label))
         if best.kernel == kernel or not best.round:
-            return
+            return []
         trial = rows.transfer(kernel, best)
-        more = rows.rounds(trial, full=False, most=AGAIN) if trial.error < (1 - BETTER) * own.error else [trial]
-        paths[kernel, False] = paths[kernel, False] + more
+        return rows.rounds(trial, full=False, most=AGAIN) if trial.error < (1 - BETTER) * own.error else [trial]
 
     def _refine(self, rows: Comparison, ends: list[Trial]) -> list[Trial]:
         """Fits with more rows and landmarks: near ends with two length scales, and with a smoother kernel."""
-        near = [end for end in ends if end.error <= (1 + NEAR) * ends[0].error][:FINALISTS]
+        bound = max((1 + NEAR) * ends[0].error, self.resolution)
+        near = [end for end in ends if end.error <= bound][:FINALISTS]
         tasks = [(end, end.factor) for end in near]
         tasks += [(end, end.factor / STEP) for end in near[:2] if end.kernel.has_length]
         smooth = [replace(end, kernel=GAUSSIAN) for end in near if end.kernel == MATERN][:1] if not self.kernel else []
         tasks += [(end, end.factor * SMOOTHER) for end in smooth]
-        finalists: list[Trial] = []
-        run_on_threads(lambda task: finalists.extend(rows.lengths(task[0], task[1:])), tasks)
+        found: dict[int, list[Trial]] = {}
+
+        def fit(index: int) -> None:
+            end, factor = tasks[index]
+            found[index] = rows.lengths(end, (factor,))
+
+        run_on_threads(fit, range(len(tasks)))
+        finalists = [trial for index in range(len(tasks)) for trial in found[index]]
         self.trials += [replace(trial, fits=()) for trial in finalists]
-        return sorted(finalists, key=lambda trial: trial.expected)
-
-
-def best_of(trials: Sequence[Trial]) -> Trial:
-    """The trial of the least error."""
-    return min(trials, key=lambda trial: trial.error)
+        return sorted(finalists, key=self._rank)

@@ -22,6 +22,7 @@ from ntkit.networks import UnsupportedError
 
 _METRICS = ("auto", "diagonal", "full")
 _FEW_CLASSES = 20  # distinct whole numbers up to which targets are taken for classes
+_RESOLUTION = 0.005  # errors of indicators of classes, over their variance, that are as good as 0: all rows are right
 _MOST_NUMBERS = 2**27  # of a dense sample of sparse rows, 512 MiB
 
 
@@ -207,10 +208,11 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
             raise ValueError(message(type(self).__name__, "X", rule, X, "Scale its columns."))
         scale = np.where(deviation > 1e-12 * np.abs(mean), deviation, 0.0)
         unit = 1 / np.where(scale > 0, scale, 1.0)
-        targets, spread = _standardized(Y, weight)
+        targets, spread, indicators = _standardized(Y, weight)
         rows = ((X - mean) * unit).astype(np.float32)
         if n >= FEWEST_ROWS and spread > 0 and scale.any():
-            learned = self._compare(rows, targets, weight / weight.mean(), kernel)
+            resolution = _RESOLUTION * spread if indicators else 0.0
+            learned = self._compare(rows, targets, weight / weight.mean(), kernel, resolution)
             best, A = learned.best, learned.outer_products
             M, self.kernel_, self.kernel_params_ = best.metric / best.length, best.kernel.name, best.kernel.params
             self.alpha_, self.error_, self.gain_ = best.alpha, best.error / spread, best.gain
@@ -228,7 +230,9 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         self.feature_importances_ = slopes**2 / total if total > 0 else np.full(d, 1 / d)
         self.n_samples_used_, self._n_features_out = n, d
 
-    def _compare(self, X: np.ndarray, Y: np.ndarray, weight: np.ndarray, kernel: Kernel | None) -> Learned:
+    def _compare(
+        self, X: np.ndarray, Y: np.ndarray, weight: np.ndarray, kernel: Kernel | None, resolution: float
+    ) -> Learned:
         from tqdm.auto import tqdm
 
         with tqdm(desc=type(self).__name__, unit=" fits", disable=not self.progress) as bar:
@@ -239,7 +243,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
 
             learner = Learner(
                 X, Y, weight, generator(self._seed, "fits"), kernel=kernel, metric=self.metric,
-                most_rounds=self.max_rounds, sizes=Sizes(), tick=tick,
+                most_rounds=self.max_rounds, sizes=Sizes(), resolution=resolution, tick=tick,
             )  # fmt: skip
             try:
                 return learner.learn()
@@ -331,8 +335,8 @@ def encode_targets(y: Any, owner: str) -> np.ndarray:
     return RealTargets().encode(y, owner)
 
 
-def _standardized(Y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float]:
-    """Columns of mean 0 and variance 1, indicators as they are; the sum of their variances."""
+def _standardized(Y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float, bool]:
+    """Columns of mean 0 and variance 1, indicators as they are; the sum of their variances; if they are indicators."""
     Y = Y - np.average(Y, axis=0, weights=weight)
     variances = np.average(Y**2, axis=0, weights=weight)
     largest = np.abs(Y).max(axis=0)
@@ -341,7 +345,7 @@ def _standardized(Y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float]
     if not indicators:
         Y = np.where(varies, Y / np.sqrt(np.where(varies, variances, 1.0)), 0.0)
         variances = varies.astype(np.float64)
-    return Y, float(variances.sum())
+    return Y, float(variances.sum()), indicators
 
 
 def _are_shares(Y: np.ndarray) -> bool:

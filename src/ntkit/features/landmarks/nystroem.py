@@ -311,12 +311,12 @@ class NystroemFeatures(OfKernel, FeatureMap):
         X : array, data frame, sparse matrix or torch tensor, as for :meth:`transform`
         weights : array of shape (n_components, k)
         tolerance : float, default=0
-            Error that does not matter: float32 rows are computed in float32 if that makes no larger one.
+            Error that does not matter. Of float32 rows features are computed if rounding may make a larger one.
 
         Returns
         -------
         array of shape (n_samples, k), float64
-            On the device of X if that is a tensor there, else a NumPy array.
+            A tensor if X is one on a device, or of 16 or 32 bits; else a NumPy array.
 
         Examples
         --------
@@ -332,10 +332,17 @@ class NystroemFeatures(OfKernel, FeatureMap):
         if _array.wants_gradient([X]) if _array.is_torch(X) else False:
             self.transform(X)  # raises
         dual = self.normalization_ @ _array.to_numpy(weights)
-        single = _array.is_numpy(X) and X.dtype == np.float32 and isinstance(self._resolved, DistanceKernel)
-        if single and SINGLE_ERROR * float(np.linalg.norm(dual, axis=0).max(initial=0.0)) <= tolerance:
-            return self._resolved.weighted_sums(X, self._draws.copy("landmarks", X), dual)  # type: ignore[union-attr]
-        return self._draws.times(X, dual, self._check_batch_size())
+        if _array.result_dtype(X) == np.float64 or (_array.is_torch(X) and X.dtype.itemsize == 8):
+            return self._draws.times(X, dual, self._check_batch_size())
+        accurate = SINGLE_ERROR * float(np.linalg.norm(dual, axis=0).max(initial=0.0)) <= tolerance
+        if accurate and _array.is_numpy(X) and isinstance(self._resolved, DistanceKernel):
+            return self._resolved.weighted_sums(X, self._draws.copy("landmarks", X), dual)
+        if accurate:
+            return self._draws.times(X, dual, self._check_batch_size())
+        # Weights this large were fitted to rounding errors of features, too: these must be the same here.
+        Z = self.transform(X)
+        xp: Any = _array.namespace(Z)
+        return xp.matmul(xp.astype(Z, xp.float64), xp.asarray(_array.to_numpy(weights), device=_array.device(Z)))
 
     def _choose(self, X: Any, seed: np.random.SeedSequence) -> tuple[np.ndarray | None, Any]:
         """Indices of landmarks among the rows X, and the landmarks, of the library of X unless they are given."""
