@@ -51,8 +51,7 @@ def quick(**parameters):
 
 
 def comparison(X, Y, n_landmarks=60, weight=None):
-    rng = np.random.default_rng(0)
-    splits = engine.make_splits(len(X), n_landmarks, rng)
+    splits = engine.make_splits(np.random.default_rng(0).permutation(len(X)), len(X) // 5, len(X), n_landmarks)
     return engine.Comparison(X, Y, np.ones(len(X)) if weight is None else weight, splits)
 
 
@@ -119,12 +118,27 @@ def test_gain_is_the_error_over_that_with_half_of_the_landmarks(rng):
     assert trial.gain < 0.9
 
 
-def test_few_rows_are_split_several_times():
+def test_splits():
+    """Few rows are split several times; larger comparisons hold out the same rows, which no metric was learned from."""
     rng = np.random.default_rng(0)
-    assert len(engine.make_splits(300, 50, rng, n_splits=3)) == 3
-    assert len(engine.make_splits(5000, 50, rng, n_splits=3)) == 1
-    splits = engine.make_splits(300, 50, rng, n_splits=3)
+    few, many = rng.permutation(300), rng.permutation(9000)
+    splits = engine.make_splits(few, 60, 10**9, 50, n_splits=3)
+    assert len(splits) == 3
     assert len(set(np.concatenate([split.held for split in splits]))) == 180
+    assert all(len(split.train) == 240 for split in splits)
+    small, large = (engine.make_splits(many, 1600, n, 50, n_splits=3) for n in (3200, 6400))
+    assert len(small) == len(large) == 1
+    np.testing.assert_array_equal(small[0].held, large[0].held)
+    assert not set(large[0].train) & set(large[0].held)
+    assert len(large[0].train) == 6400
+
+
+def test_full_metrics_do_not_fit_noise(rng):
+    """Labels of noise and many columns: neither metric may seem to predict them."""
+    X, y = rng.standard_normal((500, 40)), rng.integers(0, 2, 500).astype(float) * 2.5
+    metric = LearnedMetric(random_state=0).fit(X, y)
+    assert metric.metric_.ndim == 1
+    assert metric.error_ > 0.75
 
 
 # What is found.
@@ -144,7 +158,7 @@ def test_planted_columns_are_found(kernel, rng):
 
 def test_planted_directions_are_found(rng):
     """A function of x₀ + x₁: the full metric stretches this direction only."""
-    X = rng.standard_normal((800, 4))
+    X = rng.standard_normal((2000, 4))
     y = np.sin(1.5 * (X[:, 0] + X[:, 1]))
     metric = LearnedMetric(kernel="gaussian", metric="full", random_state=0).fit(X, y)
     values, vectors = np.linalg.eigh(metric.metric_ @ metric.metric_.T)

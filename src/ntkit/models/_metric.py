@@ -351,18 +351,16 @@ def metric_of(A: np.ndarray, *, full: bool) -> np.ndarray | None:
     return (vectors * np.sqrt(values)) @ vectors.T
 
 
-def make_splits(
-    n_rows: int, n_landmarks: int, rng: np.random.Generator, *, n_used: int | None = None, n_splits: int = 1
-) -> list[Split]:
-    """Splits of `n_used` random rows: a fifth is held out, once, or of few rows `n_splits` times."""
-    order = rng.permutation(n_rows)[: n_used or n_rows]
-    n = len(order)
-    held = max(n // 5, 1)
+def make_splits(order: np.ndarray, n_held: int, n_train: int, n_landmarks: int, n_splits: int = 1) -> list[Split]:
+    """Splits of rows in a random order: the first ones are held out, or of few rows several parts in turn.
+
+    Equal orders give equal held-out rows: a metric is never tried on rows it was learned from at another size.
+    """
     splits = []
-    for index in range(n_splits if n < FEW_ROWS else 1):
-        chosen = np.arange(index * held, (index + 1) * held)
-        train = np.delete(order, chosen)
-        splits.append(Split(train, order[chosen], train[rng.permutation(len(train))[:n_landmarks]]))
+    for index in range(n_splits if len(order) < FEW_ROWS else 1):
+        held = np.arange(index * n_held, (index + 1) * n_held)
+        train = np.delete(order, held)[:n_train]
+        splits.append(Split(train, order[held], train[:n_landmarks]))
     return splits
 
 
@@ -381,6 +379,7 @@ MOST_COLUMNS = 256
 """Columns up to which full metrics and products over columns are tried unasked."""
 FEWEST_ROWS = 30
 """Rows from which there is anything to learn and to hold out."""
+ROWS_PER_COLUMN = 20  # for a full metric
 MANY_COLUMNS = 8  # from which a kernel of all columns alike may miss what depends on few of them
 
 
@@ -422,10 +421,12 @@ class Learner:
     def learn(self) -> Learned:
         """The best fit."""
         n, sizes = len(self.X), self.sizes
-        splits = make_splits(n, sizes.n_landmarks, self.rng, n_used=sizes.n_rows, n_splits=sizes.n_splits)
+        order = self.rng.permutation(n)
+        n_held = max(min(n, sizes.n_rows_refined) // 5, 1)
+        splits = make_splits(order, n_held, 4 * sizes.n_rows // 5, sizes.n_landmarks, sizes.n_splits)
         ends = self._follow(Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution))
-        n_used, n_landmarks = min(n, sizes.n_rows_refined), min(n, sizes.n_landmarks_refined)
-        splits = make_splits(n, n_landmarks, self.rng, n_used=n_used, n_splits=sizes.n_splits_refined)
+        n_train, n_landmarks = 4 * sizes.n_rows_refined // 5, min(n, sizes.n_landmarks_refined)
+        splits = make_splits(order, n_held, n_train, n_landmarks, sizes.n_splits_refined)
         large = Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution)
         if self._missed(ends, large.variance):
             ends = self._follow(large)
@@ -458,7 +459,7 @@ class Learner:
                 others[task] = self._transfer(rows, kernel, diagonals)
 
         run_on_threads(diagonal, kernels)
-        full = self.metric == "full" or (self.metric == "auto" and not self.wide and self.X.shape[1] > 1)
+        full = self.metric == "full" or (self.metric == "auto" and not self.wide and self._allows_full())
         tasks = [(kernel, False) for kernel in kernels if len(diagonals) > 1]
         tasks += [(kernel, True) for kernel in kernels if full and not kernel.separable]
         run_on_threads(further, tasks)
@@ -467,6 +468,15 @@ class Learner:
         paths += [others[task] for task in tasks if task[1]]
         self.trials += [replace(trial, fits=()) for path in paths for trial in path]
         return sorted(map(self._best, paths), key=self._rank)
+
+    def _allows_full(self) -> bool:
+        """Whether there are enough rows for a full metric.
+
+        Below FEW_ROWS one metric serves several splits, so that held-out rows of one split are training rows of others.
+        The entries of a full metric are so many that they would fit these.
+        """
+        n, d = self.X.shape
+        return d > 1 and n >= max(FEW_ROWS, ROWS_PER_COLUMN * d)
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
         """What fits are compared by: the error to expect; of errors too small to matter, fewer rounds are better."""
