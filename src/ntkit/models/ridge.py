@@ -34,7 +34,7 @@ from ntkit.models._statistics import Statistics
 from ntkit.models._targets import check_labels
 
 _SOLVERS = ("auto", "eigen", "cholesky")
-NEGLIGIBLE = 1e-3
+NEGLIGIBLE = 1e-2
 """Error of a prediction that does not matter, as a share of the standard deviation of the noise."""
 
 

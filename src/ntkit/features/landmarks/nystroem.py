@@ -23,6 +23,7 @@ from ntkit.kernels.spec import KernelLike
 
 _LANDMARKS = ("leverage", "uniform", "kmeans")
 _NORMALIZATIONS = ("symmetric", "cholesky")
+FITTED_TO_ROUNDING = 100  # times the tolerance: features in float32 have about a tenth of this error
 SINGLE_ERROR = 1e-6  # of a sum of kernel values in float32, over the norm of its weights
 
 
@@ -311,7 +312,8 @@ class NystroemFeatures(OfKernel, FeatureMap):
         X : array, data frame, sparse matrix or torch tensor, as for :meth:`transform`
         weights : array of shape (n_components, k)
         tolerance : float, default=0
-            Error that does not matter. Of float32 rows features are computed if rounding may make a larger one.
+            Error that does not matter. float32 rows are computed in float32 if rounding makes no larger one, in float64
+            if it makes one up to 100 times as large, and by their features else.
 
         Returns
         -------
@@ -334,10 +336,10 @@ class NystroemFeatures(OfKernel, FeatureMap):
         dual = self.normalization_ @ _array.to_numpy(weights)
         if _array.result_dtype(X) == np.float64 or (_array.is_torch(X) and X.dtype.itemsize == 8):
             return self._draws.times(X, dual, self._check_batch_size())
-        accurate = SINGLE_ERROR * float(np.linalg.norm(dual, axis=0).max(initial=0.0)) <= tolerance
-        if accurate and _array.is_numpy(X) and isinstance(self._resolved, DistanceKernel):
+        error = SINGLE_ERROR * float(np.linalg.norm(dual, axis=0).max(initial=0.0))
+        if error <= tolerance and _array.is_numpy(X) and isinstance(self._resolved, DistanceKernel):
             return self._resolved.weighted_sums(X, self._draws.copy("landmarks", X), dual)
-        if accurate:
+        if error <= FITTED_TO_ROUNDING * tolerance:
             return self._draws.times(X, dual, self._check_batch_size())
         # Weights this large were fitted to rounding errors of features, too: these must be the same here.
         Z = self.transform(X)
