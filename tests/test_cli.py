@@ -120,7 +120,7 @@ class TestFit:
     def test_auto_with_a_depth_and_a_length_scale(self):
         assert candidates("auto", None, None, 4) is None
         found = candidates("auto", 7, 2.5, 4)
-        learned = {"laplace l1 diagonal", "matern diagonal", "laplace diagonal", "matern full"}
+        learned = {"learned", "laplace l1 diagonal", "matern diagonal", "matern full"}
         assert set(found) - learned == {"linear", "ntk depth=7", "ntk depth=7 bias=0", "gaussian lengthscale=2.5"}
         assert learned < set(found)
 

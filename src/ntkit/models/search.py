@@ -62,13 +62,14 @@ def default_candidates(n_features: int, *, sparse: bool = False) -> dict[str, An
     Examples
     --------
     >>> list(default_candidates(4))[:3]
-    ['linear', 'laplace l1 diagonal', 'matern diagonal']
+    ['linear', 'learned', 'laplace l1 diagonal']
     """
     candidates: dict[str, Any] = {"linear": "passthrough"}
     if not sparse and n_features <= MOST_LEARNED:
+        candidates["learned"] = AdaptiveFeatures()  # what FeatureRidge() takes
         kernels: dict[str, Any] = {"matern": ("matern", None), "gaussian": ("gaussian", None)}
         if n_features <= MOST_COLUMNS:
-            kernels = {"laplace l1": ("laplace", {"norm": "l1"}), **kernels, "laplace": ("laplace", None)}
+            kernels = {"laplace l1": ("laplace", {"norm": "l1"}), **kernels}
         for name, (kernel, params) in kernels.items():
             metric = LearnedMetric(kernel=kernel, kernel_params=params, metric="diagonal")
             candidates[f"{name} diagonal"] = AdaptiveFeatures(metric=metric)
