@@ -122,6 +122,7 @@ class _Entry:
         self.model: Any = None  # of all rows
         self.n_components = 0
         self.alpha: float | None = None
+        self.grown = False  # whether more features no longer help
 
 
 class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
@@ -243,7 +244,9 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
                 self._learn_metric(entry, data)
                 self._try(entry, index, size, some, clock)
                 tried.append(entry)
-            entries = sorted(tried, key=lambda entry: entry.rank)[: _survivors(len(entries))]
+            survivors = sorted(tried, key=lambda entry: entry.rank)[: _survivors(len(entries))]
+            # Those for which there was no time any more keep their places of the round before.
+            entries = survivors + [entry for entry in entries if index and entry not in tried]
         return entries
 
     def _on_all_rows(self, entries: list[_Entry], data: tuple[Any, Any, Any], clock: _Clock) -> list[_Entry]:
@@ -253,28 +256,32 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         while size.n_components > _FIRST_COMPONENTS and not clock.allows(size):
             size = Round(n, size.n_components // 2)
         done: list[_Entry] = []
-        for entry in entries[:_MOST_ON_ALL_ROWS]:
-            if done and not clock.allows(size):
-                break
-            self._try(entry, index, size, data, clock)
-            done.append(entry)
-        done.sort(key=lambda entry: entry.rank)
-        growing = done[: max(self.n_averaged, 2)]
-        while size.n_components < self.n_components and growing and len(entries) > 1:
-            size = Round(n, min(2 * size.n_components, self.n_components))
-            index += 1
-            still = []
-            for entry in growing:
-                if entry.n_components < size.n_components // 2 or size.n_components // 2 >= n or not clock.allows(size):
-                    continue  # it has fewer features than it may have, or the time is over
-                before, model, rank = entry.loss, entry.model, entry.rank
+        # Two first; then more features for the better one, which often bring more than further candidates.
+        for some in (entries[:2], entries[2:_MOST_ON_ALL_ROWS]):
+            for entry in some:
+                if done and not clock.allows(size):
+                    break
                 self._try(entry, index, size, data, clock)
-                if entry.loss < (1 - _FALLS) * before:
-                    still.append(entry)
-                elif not entry.loss < before:
-                    entry.loss, entry.model, entry.rank = before, model, rank
-            growing = still
-        return sorted(done, key=lambda entry: entry.rank)
+                done.append(entry)
+            done.sort(key=lambda entry: entry.rank)
+            if len(entries) > 1:
+                for entry in done[: 1 if len(done) <= 2 else max(self.n_averaged, 2)]:
+                    self._grow(entry, index, data, clock)
+                done.sort(key=lambda entry: entry.rank)
+        return done
+
+    def _grow(self, entry: _Entry, index: int, data: tuple[Any, Any, Any], clock: _Clock) -> None:
+        """Double the features of a model of all rows while its error falls and there is time."""
+        n = len(data[1])
+        while entry.n_components < min(self.n_components, n) and not entry.grown:
+            size = Round(n, min(2 * entry.n_components, self.n_components))
+            if not clock.allows(size):
+                return
+            before, model, rank, n_components = entry.loss, entry.model, entry.rank, entry.n_components
+            self._try(entry, index + 1, size, data, clock)
+            entry.grown = not entry.loss < (1 - _FALLS) * before
+            if not entry.loss < before:
+                entry.loss, entry.model, entry.rank, entry.n_components = before, model, rank, n_components
 
     def _average(self, done: list[_Entry], data: tuple[Any, Any, Any], clock: _Clock) -> tuple[str, Any]:
         """The best model or an average of some, whichever predicts rows left out better."""
