@@ -41,7 +41,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
     Parameters
     ----------
     kernel : str
-        "auto": the best of the product Laplace kernel exp(−Σ |x_i − y_i|), a Matérn kernel (ν = 3/2) and the Gaussian
+        "auto": the best of the product Laplace kernel exp(−‖x − y‖₁), a Matérn kernel (ν = 3/2) and the Gaussian
         kernel. Or the name of a kernel that has gradients: "gaussian", "laplace", "matern", "exponential", "ntk",
         "nngp", "polynomial"; see :class:`ntkit.kernels.KernelSpec`.
     metric : {"auto", "diagonal", "full"}
