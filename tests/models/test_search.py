@@ -577,10 +577,12 @@ def test_metrics_are_learned_from_rows_on_which_no_error_is_estimated(rng, monke
     candidates = {"a": module.AdaptiveFeatures(metric=module.LearnedMetric(kernel="matern")), "b": "passthrough"}
     search = small(n_components=64, candidates=candidates, n_selection=50, time_budget=None).fit(X, y)
     assert len(seen[0]) == 350
-    models = [search.best_estimator_]
-    for model in models:
-        if model._solution.left_out is not None and hasattr(model.features_[-1], "metric_"):
-            assert len(model._solution.left_out[0]) == 50
+    seed = module.keyed(module.seed_sequence(search._model_seed), "sample")
+    left_out = np.argsort(module.row_uniforms(seed, 0, 400)[:, 0])[:50]
+    scaled = module.ArcsinhScaler().fit(np.delete(X, left_out, axis=0)).transform(np.delete(X, left_out, axis=0))
+    np.testing.assert_allclose(seen[0], scaled)
+    model = search._estimator(module._Entry("a", candidates["a"]), 64, X).fit(X, y)
+    np.testing.assert_allclose(np.sort(model._solution.left_out[0][:, 0]), np.sort(y[left_out]))
 
 
 def test_progress(X, y, capsys):

@@ -2,9 +2,9 @@
 
 All candidates start on few rows with few features; the better half goes on with more rows and features, and the best
 ones with all rows, where features are doubled as long as the error falls (successive halving, Jamieson and Talwalkar
-2016). Metrics are learned once, from rows that no error is estimated on. Each fit chooses its α and gives its error by
-predicting rows of a sample without them (leave-one-out), so that no rows are lost to validation. The final model is the
-best of the last fits, or an average of the best ones.
+2016). Metrics are learned once, without the rows on which models of all rows are compared. Each fit chooses its α and
+gives its error by predicting rows of a sample without them (leave-one-out), so that no rows are lost to validation. The
+final model is the best of the last fits, or an average of the best ones.
 """
 
 from __future__ import annotations
