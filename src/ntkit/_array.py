@@ -27,6 +27,11 @@ def is_torch(x: object) -> bool:
     return bool(compat.is_torch_array(x))
 
 
+def is_traced(x: object) -> bool:
+    """Whether `x` is an array without numbers, of which a graph is being made (:mod:`ntkit.graphs`)."""
+    return bool(getattr(type(x), "is_traced", False))
+
+
 def is_sparse(x: object) -> bool:
     """Whether `x` is a SciPy sparse array or matrix."""
     module = type(x).__module__
@@ -70,8 +75,7 @@ def wide_dtype(x: Array) -> Any:
 
 
 def widen(x: Array) -> Array:
-    """Return `x` in the dtype of :func:`wide_dtype`, detached from any autograd graph."""
-    x = x.detach() if is_torch(x) else x
+    """Return `x` in the dtype of :func:`wide_dtype`."""
     return namespace(x).astype(x, wide_dtype(x), copy=False)
 
 
@@ -160,9 +164,21 @@ def wants_gradient(arrays: Sequence[Array]) -> bool:
     return any(unpack_dual(x).tangent is not None for x in arrays)
 
 
+def is_differentiated(x: Array) -> bool:
+    """Whether derivatives of expressions of `x` may be asked for."""
+    return is_traced(x) or wants_gradient([x])
+
+
+def sqrt(x: Array) -> Array:
+    """√ of numbers ≥ 0; where it may be differentiated, with a derivative of 0 at 0."""
+    return root(x) if is_differentiated(x) else namespace(x).sqrt(x)
+
+
 def root(x: Array) -> Array:
     """√ of numbers ≥ 0, with a derivative of 0 at 0."""
     xp: Any = namespace(x)
+    if is_traced(x):
+        return xp.root(x)
     positive = x > 0
     return xp.where(positive, xp.sqrt(xp.where(positive, x, xp.ones_like(x))), xp.zeros_like(x))
 

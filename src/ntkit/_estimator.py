@@ -56,6 +56,8 @@ def check_rows(
     name = type(estimator).__name__
     refuse_complex(X, "X", name)
     rows = check_data(X, "X", name, ndims=ndims, sparse=sparse, missing=missing)
+    if reset and _array.is_torch(rows):
+        rows = rows.detach()  # what is learned from rows is a constant
     if not (_array.is_torch(rows) or _array.is_sparse(rows) or get_config()["array_api_dispatch"]):
         rows = np.asarray(rows)
     if rows.ndim == 2:

@@ -1169,24 +1169,12 @@ def test_the_next_fit_forgets_the_one_before(case: Case) -> None:
 # Gradients.
 
 
-@some(lambda case: isinstance(case.map, NystroemFeatures))
-def test_gradients_are_refused(case: Case) -> None:
-    X = torch.from_numpy(case.rows()[:5])
-    fitted = case.fitted()
-    x = X.clone().requires_grad_()
-    with pytest.raises(
-        ValueError, match=rf"{case.name} does not differentiate.*requires gradients\. Call \.detach\(\)"
-    ):
-        fitted.transform(x)
-    with torch.no_grad():
-        close(fitted.transform(x), fitted.transform(X))
-    close(fitted.transform(x.detach()), fitted.transform(X))
-
-
-@some(lambda case: not isinstance(case.map, NystroemFeatures))
+@some(lambda case: case.map is not None)
 def test_gradients_are_right(case: Case) -> None:
     """Against central differences of a random linear function of the features."""
     X = torch.from_numpy(case.rows()[:5])
+    if isinstance(case.map, NystroemFeatures):  # away from the landmarks, where kernels have cusps
+        X = X + 0.1 * torch.from_numpy(np.random.default_rng(3).standard_normal(X.shape))
     fitted = case.fitted()
     plain = fitted.transform(X)
     assert not plain.requires_grad

@@ -168,7 +168,9 @@ class TestArrays:
 
     def test_parameters_and_negative_views(self):
         tensor = torch.from_numpy(self.X)
-        np.testing.assert_allclose(ntk(torch.nn.Parameter(tensor), tensor, depth=2), self.expected, rtol=1e-14)
+        K = ntk(torch.nn.Parameter(tensor), tensor, depth=2)
+        assert K.requires_grad
+        np.testing.assert_allclose(K.detach(), self.expected, rtol=1e-14)
         negative = torch.complex(tensor, -tensor).conj().imag  # a view whose sign is still to be applied
         assert negative.is_neg()
         np.testing.assert_allclose(ntk(negative, depth=2), self.expected, rtol=1e-14)

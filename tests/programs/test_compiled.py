@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ntkit import _compiled
+from ntkit import _compiled, _progress
 
 KERNEL = """from ntkit._compiled import compiled
 from ntkit.small.constants import SCALE
@@ -37,6 +37,7 @@ def package(tmp_path):
     small = root / "small"
     small.mkdir(parents=True)
     shutil.copy(_compiled.__file__, root)
+    shutil.copy(_progress.__file__, root)
     for path, text in {
         "__init__.py": "",
         "unrelated.py": "x = 1\n",

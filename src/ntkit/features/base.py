@@ -201,6 +201,17 @@ class FeatureMap(
             check_overflow(Z, X, type(self).__name__)
         return Z
 
+    def expression(self, X: Array) -> Array:
+        """The features as one expression of array operations, without checks, for torch to differentiate or to trace.
+
+        Parameters
+        ----------
+        X : torch tensor or traced array of shape (n_samples, n_features), or images
+        """
+        check_is_fitted(self)
+        shape = tuple(self.__dict__.get("image_shape_") or (self.n_features_in_,))
+        return self._draws.run(_array.namespace(X).reshape(X, (-1, *shape)))
+
     def _is_ordinary(self, X: Array) -> bool:
         """Whether rows are far from sizes at which features overflow, which is cheaper to tell than by the features.
 

@@ -93,6 +93,8 @@ class RowDraws(Draws):
     @final
     def run(self, X: Array, *, batch_size: int | None = None, progress: str | None = None) -> Array:
         """See :meth:`Draws.run`."""
+        if _array.is_traced(X):
+            return self.features(X, self.place(np.dtype(np.float64), None))
         if _array.is_sparse(X) or _array.is_numpy(X):
             return self._run_numpy(X, batch_size, progress)
         dtype = _dtype(X)

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin, clone
 
 from ntkit import _array
+from ntkit import _expression as expression
 from ntkit._array import Array
 from ntkit._estimator import AllOrNothing
 from ntkit._images import IMAGES, Shape, check_images, check_state_of_images
@@ -117,6 +118,19 @@ class FlipAveraged(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tran
         mirrored = _array.namespace(images).flip(images, axis=2)
         halves = [self.features_.transform(self._as_given(side, X)) / 2 for side in (images, mirrored)]
         return halves[0] + halves[1]  # in this order: sums of bytes would overflow
+
+    def expression(self, X: Array) -> Array:
+        """The averaged features as one expression of array operations, without checks.
+
+        Parameters
+        ----------
+        X : torch tensor or traced array with images or rows
+        """
+        xp: Any = _array.namespace(X)
+        images = xp.reshape(X, (-1, *self.image_shape_))
+        sides = (self._as_given(side, X) for side in (images, xp.flip(images, axis=2)))
+        halves = [expression.features(self.features_, side) / 2 for side in sides]
+        return halves[0] + halves[1]
 
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
         check_state_of_images(self)

@@ -353,6 +353,8 @@ def _(algebra: Segments, layer: GlobalAvgPool | Flatten, layout: SegmentedLayers
 def image_chain(net: Layer, X: Array, kinds: tuple[str, ...]) -> ImageChain | None:
     """Compiled kernel of `net` on images such as those of `X`, or None if there is none."""
     size = (int(X.shape[1]), int(X.shape[2]))
+    if _array.is_differentiated(X):
+        return None
     if not _array.is_numpy(X) and not (_array.has_triton(X) and size[0] * size[1] <= LARGEST_FIELD):
         return None
     layout, rest = SegmentedLayers(size, size), list(flatten(net))

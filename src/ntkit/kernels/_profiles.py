@@ -36,6 +36,12 @@ class Profile:
     margin: tuple[float, float]
     reach: float
 
+    def of_square(self, square: Array) -> Array:
+        """φ(√s) of squares s ≥ 0."""
+        if self.code == GAUSSIAN.code:
+            return _array.namespace(square).exp(square * -0.5)
+        return self.value(_array.root(square))
+
 
 def _gaussian(a: Array) -> Array:
     """exp(−a²/2)."""

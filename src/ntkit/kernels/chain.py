@@ -127,7 +127,8 @@ class CosineChain(KernelSpec):
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
         """Cosines by BLAS, those near ±1 again from differences, then the recursion."""
-        if not tiles.on_host(a.data) and not _array.has_triton(a.data):
+        compiled = tiles.on_host(a.data) or _array.has_triton(a.data)
+        if not compiled or _array.wants_gradient([a.data, b.data]):
             values = self._values(*cosines_and_gaps(a, b), _tables(a, b))
             scales = a.stats["scale"][:, None] * b.stats["scale"][None, :]
             for kind, out in zip(self.kinds, outs, strict=True):
@@ -291,6 +292,8 @@ def cosines_and_gaps(a: Rows, b: Rows) -> tuple[Array, Array]:
     xp: Any = _array.namespace(t)
     t = xp.clip(t, -1, 1)
     gap = 1 - xp.abs(t)
+    if _array.is_traced(t):
+        return t, gap
     i, j = xp.nonzero(gap < NEAR)
     if i.shape[0]:
         _array.scatter(gap, i, j, xp.clip(_gaps(a, b, i, j, t[i, j]), 0, 1))

@@ -206,7 +206,10 @@ class DistanceKernel(KernelSpec):
             _distances_numba.apply_profile(self._host_tile(a.data, b.data), self.function.code, tile)
             if tile is not out:
                 assign(out, tile)
-        elif _array.has_triton(a.data):
+        elif _array.is_traced(a.data) and not self.absolute:
+            squares = self._traced_squares(_array.widen(a.data), _array.widen(b.data))
+            assign(outs[0], self.function.of_square(squares))
+        elif _array.has_triton(a.data) and not _array.wants_gradient([a.data, b.data]):
             self._fill_triton(_array.widen(a.data), _array.widen(b.data), outs[0])
         else:
             assign(outs[0], self.profile(self.distances(_array.widen(a.data), _array.widen(b.data))))
@@ -280,14 +283,13 @@ class DistanceKernel(KernelSpec):
         if _array.is_numpy(x):
             tile = self._host_tile(x, y, differences=differences)
             return tile if self.absolute else np.sqrt(tile, out=tile)
-        xp = _array.namespace(x)
         if differences or self._by_differences(x):
             return _by_columns(x, y, self.scale, absolute=self.absolute)
         x0, y0, x_squares, y_squares = self._centred(x, y)
         totals = x_squares[:, None] + y_squares[None, :]
         squares = totals - 2 * inner_products(x0, y0)
         self._correct(squares, totals, x, y)
-        return xp.sqrt(squares)
+        return _array.sqrt(squares)
 
     def _by_differences(self, x: Array) -> bool:
         return self.absolute or x.shape[1] <= FEW_COLUMNS
@@ -298,6 +300,14 @@ class DistanceKernel(KernelSpec):
         origin = origin_of(y)
         x, y = (x - origin) * self.scale, (y - origin) * self.scale
         return x, y, xp.sum(x * x, axis=1), xp.sum(y * y, axis=1)
+
+    def _traced_squares(self, x: Array, y: Array) -> Array:
+        """a² of traced rows and constant ones by one matrix product: (x, ‖x‖², 1)·(−2y, 1, ‖y‖²)."""
+        xp = _array.namespace(x)
+        x, y, x_squares, y_squares = self._centred(x, y)
+        left = xp.concat([x, x_squares[:, None], xp.ones_like(x_squares)[:, None]], axis=1)
+        right = xp.concat([-2 * y, xp.ones_like(y_squares)[:, None], y_squares[:, None]], axis=1)
+        return xp.clip(xp.matmul(left, xp.matrix_transpose(right)), 0, None)
 
     def _correct(self, squares: Array, totals: Array, x: Array, y: Array) -> None:
         """Compute inaccurate squared distances again from differences, in slices that bound the memory."""
@@ -507,4 +517,4 @@ def _by_columns(x: Array, y: Array, scale: float, *, absolute: bool) -> Array:
     for i in range(x.shape[1]):
         difference = (x[:, i][:, None] - y[:, i][None, :]) * scale
         total += xp.abs(difference) if absolute else difference * difference
-    return total if absolute else xp.sqrt(total)
+    return total if absolute else _array.sqrt(total)

@@ -391,7 +391,7 @@ def _variances(variance: Any, owner: str, *, graph: bool = False) -> tuple[Array
     a = real_array(variance, "variance", owner)
     dtype = _array.result_dtype(a)
     xp: Any = _array.namespace(a)
-    a = xp.astype(a, _array.wide_dtype(a), copy=False) if graph else _array.widen(a)
-    if not bool(xp.all((a >= 0) & (a < math.inf))):
+    a = _array.widen(a.detach() if _array.is_torch(a) and not graph else a)
+    if not _array.is_traced(a) and not bool(xp.all((a >= 0) & (a < math.inf))):
         raise ValueError(message(owner, "variance", "finite and ≥ 0", variance, "Clip what rounding left below zero."))
     return a, dtype

@@ -140,6 +140,8 @@ class KernelSpec(ABC):
 
     def matrices(self, X: Any, Y: Any = None, *, progress: bool = False) -> tuple[Array, ...]:
         """All matrices of a kernel that has several (``kind="both"``)."""
+        if _array.is_traced(X):
+            return self._traced(X, Y)
         X, Y, finish = self._checked(X, Y)
         kernel = self.specialize(X)
         a = kernel.prepare(X)
@@ -285,6 +287,17 @@ class KernelSpec(ABC):
         """Rows and columns of a tile."""
         return tiles.tile_shape(a, b, self.bytes_per_pair(a), self.bytes_per_row(a))
 
+    def _traced(self, X: Array, Y: np.ndarray) -> tuple[Array, ...]:
+        """Matrices of traced rows with constant ones."""
+        xp: Any = _array.namespace(X)
+        kernel = self.specialize(X)
+        if kernel.calls_back:
+            raise UnsupportedError(f"A kernel that is a function of the user's own cannot be traced: {self!r}.")
+        a, b = kernel.prepare(X), kernel.prepare(xp.asarray(Y))
+        outs = [xp.empty((len(a), len(b)), dtype=X.dtype) for _ in range(kernel.n_outputs)]
+        kernel.fill(a, b, outs)
+        return tuple(outs)
+
     def _checked(self, X: Any, Y: Any) -> tuple[Array, Array | None, Callable[[Array], Array]]:
         """Validated `X` and `Y`, CPU tensors as NumPy arrays that share their memory, and the way back."""
         X = self.check(X)
@@ -292,6 +305,8 @@ class KernelSpec(ABC):
             Y = self.check(Y, "Y")
             check_same_kind(X, Y, self.owner)
         if not _array.is_torch(X):
+            return X, Y, lambda K: K
+        if _array.wants_gradient([Z for Z in (X, Y) if Z is not None]):
             return X, Y, lambda K: K
         views = [_array.host_view(Z) for Z in (X, Y) if Z is not None]
         if self.calls_back or any(view is None for view in views):

@@ -104,7 +104,7 @@ def row_norms(X: Array) -> Array:
         block = _array.widen(X[rows, :])
         top = xp.max(xp.abs(block), axis=1)
         scaled = divide_rows(block, top)
-        parts.append(top * xp.sqrt(xp.sum(scaled * scaled, axis=1)))
+        parts.append(top * _array.sqrt(xp.sum(scaled * scaled, axis=1)))
     return xp.concat(parts)
 
 

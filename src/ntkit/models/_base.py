@@ -15,10 +15,12 @@ from ntkit import _array
 from ntkit._array import Array, to_numpy
 from ntkit._deprecated import OldSpellings
 from ntkit._estimator import AllOrNothing
+from ntkit._expression import NotExpressibleError
 from ntkit._random import RandomState
 from ntkit._state import COLUMNS, Declared, Field, Flag, Part, Seed
 from ntkit._validation import check_bool, check_choice, check_int
-from ntkit.models._checks import check_alphas, like_rows, result_dtype, to_library
+from ntkit.models._calibrate import log_probabilities
+from ntkit.models._checks import check_alphas, check_gradient_rows, like_rows, result_dtype, to_library
 from ntkit.models._path import Solution, choose, penalties
 from ntkit.models._problems import Problem, Selection
 from ntkit.models._targets import ClassTargets, RealTargets, Targets
@@ -118,6 +120,13 @@ class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     def _scores(self, X: Any) -> Array:
         """Predictions in float64, (n, n_targets)."""
 
+    def _score_expression(self, X: Array) -> Array:  # noqa: ARG002
+        """Predictions in float64, (n, n_targets), as one expression of array operations."""
+        raise NotExpressibleError(
+            f"{type(self).__name__} is no expression of array operations: it predicts from draws that it makes again. "
+            "Use FeatureRidge or KernelRidge, or detach the rows."
+        )
+
     def _for_workers(self) -> Self:
         """A copy that predicts, for Dask's workers."""
         self._solve()
@@ -193,8 +202,22 @@ class RidgeRegressor(MultiOutputMixin, RegressorMixin, RidgeModel):
             if not return_std:
                 return mean
             return mean, self._map_rows("_deviations", X, n_columns, _posterior=self._factorize())
+        if _array.is_torch(X) and _array.wants_gradient([X]) and not return_std:
+            check_gradient_rows(self, X)
+            return self._targets.decode(self._score_expression(X), X)
         mean = self._targets.decode(self._scores(X), X)
         return (mean, self._deviations(X)) if return_std else mean
+
+    def expressions(self, X: Array) -> dict[str, Array]:
+        """The prediction as one expression of array operations, without checks, by its name.
+
+        Parameters
+        ----------
+        X : torch tensor or traced array with rows or images
+        """
+        self._solve()
+        scores = self._score_expression(X)
+        return {"prediction": scores[:, 0] if self._targets.single else scores}
 
     def _deviations(self, X: Any) -> Array:
         """Standard deviations of new targets."""
@@ -256,6 +279,9 @@ class RidgeClassifier(ClassifierMixin, RidgeModel):
         if _array.is_dask(X):
             n_columns = None if self._targets.n_targets == 2 else self._targets.n_targets
             return self._map_rows("decision_function", X, n_columns)
+        if _array.is_torch(X) and _array.wants_gradient([X]):
+            check_gradient_rows(self, X)
+            return self._decisions(self._score_expression(X), X)
         return self._decisions(self._scores(X), X)
 
     def _decisions(self, scores: Array, X: Any) -> Array:
@@ -293,7 +319,25 @@ class RidgeClassifier(ClassifierMixin, RidgeModel):
         self._solve()
         if _array.is_dask(X):
             return self._map_rows("predict_log_proba", X, self._targets.n_targets)
+        if _array.is_torch(X) and _array.wants_gradient([X]):
+            check_gradient_rows(self, X)
+            return self._targets.log_probabilities(self._score_expression(X), X, type(self).__name__)
         return self._targets.log_probabilities(self._scores(X), X, type(self).__name__)
+
+    def expressions(self, X: Array) -> dict[str, Array]:
+        """The index of the class and the probabilities of all, as expressions of array operations, without checks.
+
+        Parameters
+        ----------
+        X : torch tensor or traced array with rows or images
+        """
+        self._solve()
+        scores = self._score_expression(X)
+        xp: Any = _array.namespace(scores)
+        found = {"index": xp.argmax(self._targets.calibrated(scores), axis=1)}
+        if self._targets.calibration is not None:
+            found["probabilities"] = xp.exp(log_probabilities(scores, self._targets.calibration))
+        return found
 
     def predict_proba(self, X: Any) -> Array:
         """Probabilities of the classes, calibrated on the rows left out in the fit.

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ntkit import _array
 from ntkit._array import to_numpy
 from ntkit._state import Declared, Field, Floats, Real
 
@@ -86,14 +87,24 @@ def log_probabilities(scores: np.ndarray, calibration: Calibration | float) -> n
     """
     if not isinstance(calibration, Calibration):
         return _log_softmax(scores / calibration)
+    if not _array.is_numpy(scores):
+        xp: Any = _array.namespace(scores)
+        values = logits(scores, calibration)
+        powers = xp.exp(values - xp.max(values, axis=1, keepdims=True))
+        shares = powers / xp.sum(powers, axis=1, keepdims=True)
+        return xp.log((1 - calibration.smoothing) * shares + calibration.smoothing / scores.shape[1])
     uniform = np.log(calibration.smoothing / scores.shape[1])
     return np.logaddexp(np.log1p(-calibration.smoothing) + _log_softmax(logits(scores, calibration)), uniform)
 
 
 def logits(scores: np.ndarray, calibration: Calibration) -> np.ndarray:
     """Logarithms of probabilities without smoothing, up to a constant for each row."""
-    centred = _centre(scores)
-    return centred / calibration.temperature + centred @ calibration.matrix + calibration.offsets
+    if _array.is_numpy(scores):
+        centred = _centre(scores)
+        return centred / calibration.temperature + centred @ calibration.matrix + calibration.offsets
+    centred = scores - _array.namespace(scores).mean(scores, axis=1, keepdims=True)
+    matrix = calibration.matrix + np.eye(len(calibration.offsets)) / calibration.temperature
+    return centred @ _array.constant(matrix, scores) + _array.constant(calibration.offsets, scores)
 
 
 def fit_calibration(scores: np.ndarray, labels: np.ndarray, weight: np.ndarray, n_classes: int) -> Calibration:

@@ -176,7 +176,9 @@ class ClassTargets(Targets):
 
     def calibrated(self, scores: Array) -> Array:
         """Predictions for the classes on the scale of log-odds; as they are if no rows were left out."""
-        return scores if self.calibration is None else logits(to_numpy(scores), self.calibration)
+        if self.calibration is None:
+            return scores
+        return logits(scores if _array.is_differentiated(scores) else to_numpy(scores), self.calibration)
 
     def decode(self, scores: Array, X: Any) -> Array:
         """Classes with the largest probabilities; a tensor where X is one and the classes are numbers."""
@@ -192,7 +194,8 @@ class ClassTargets(Targets):
                 f"This {owner} has no probabilities: they are calibrated on rows left out, and there were none (as for "
                 "solver='sketch' of KernelRidgeClassifier)."
             )
-        return like_rows(log_probabilities(to_numpy(scores), self.calibration), X)
+        scores = scores if _array.is_differentiated(scores) else to_numpy(scores)
+        return like_rows(log_probabilities(scores, self.calibration), X)
 
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
         k = len(self.labels)

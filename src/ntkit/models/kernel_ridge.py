@@ -425,6 +425,21 @@ class KernelModel(OfKernel, RidgeModel):
             parts.append((K if view is None else view) @ dual + intercept)
         return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts)
 
+    def _score_expression(self, X: Array) -> Array:
+        """As :meth:`_scores`, as one expression."""
+        dual, intercept = self._solution.coef, self._solution.intercept
+        used = np.flatnonzero(dual.any(axis=1))
+        used = used if len(used) else np.arange(1)
+        X = _array.widen(X)
+        if self._resolved is None:
+            K = _array.namespace(X).take(X, _array.namespace(X).asarray(used, device=_array.device(X)), axis=1)
+        elif _array.is_traced(X):
+            rows = self.X_fit_.toarray() if _array.is_sparse(self.X_fit_) else _array.to_numpy(self.X_fit_)
+            K = self._resolved.matrix(X, np.asarray(rows, dtype=np.float64)[used])
+        else:
+            K = self._resolved.matrix(X, wide(take(self._like(X), used)))
+        return K @ _array.constant(dual[used], K) + _array.constant(intercept, K)
+
     def _like(self, X: Any) -> Any:
         """The rows of `fit` in the library and on the device of X."""
         if _array.is_torch(X) == _array.is_torch(self.X_fit_):

@@ -168,7 +168,7 @@ class PiecewiseLinear(Activation):
 
     def _of_cosines(self, c: Array, a: Array, b: Array) -> tuple[Array, Array]:
         xp, w = _array.namespace(c), self.mix
-        scale = xp.sqrt(a) * xp.sqrt(b)  # the product of the variances could overflow
+        scale = _array.sqrt(a) * _array.sqrt(b)  # the product of the variances could overflow
         t = xp.clip(c / xp.where(scale > 0, scale, xp.ones_like(scale)), -1, 1)
         gap = 1 - xp.abs(t)
         gap = xp.where(gap > SAME, gap, xp.zeros_like(gap))
@@ -442,7 +442,7 @@ def arc_cosine_pair(x: Array, negative: Array) -> tuple[Array, Array, Array]:
 def angle(x: Array) -> tuple[Array, Array]:
     """θ = arccos(1 − x) and sin θ for 0 ≤ x ≤ 1."""
     xp = _array.namespace(x)
-    return 2 * xp.atan2(xp.sqrt(x), xp.sqrt(2 - x)), xp.sqrt(x * (2 - x))
+    return 2 * xp.atan2(_array.sqrt(x), xp.sqrt(2 - x)), _array.sqrt(x * (2 - x))
 
 
 class _ShiftedPair:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
 from ntkit._array import Array
@@ -82,6 +83,19 @@ class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator)
             out[rows] = self._apply(images[rows], product_dtype(images, dtype))
         check_overflow(out, images, type(self).__name__, "results")
         return out if getattr(X, "ndim", 2) == 4 else xp.reshape(out, (n_images, -1))
+
+    def expression(self, X: Array) -> Array:
+        """Images, or flat rows if X has these, as one expression of array operations, without checks.
+
+        Parameters
+        ----------
+        X : torch tensor or traced array with images or rows
+        """
+        check_is_fitted(self)
+        xp: Any = _array.namespace(X)
+        images = xp.reshape(X, (-1, *self.image_shape_))
+        out = xp.astype(self._apply(images, X.dtype), X.dtype, copy=False)
+        return out if X.ndim == 4 else xp.reshape(out, (X.shape[0], -1))
 
     @abstractmethod
     def _check_parameters(self) -> None:

@@ -121,6 +121,18 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
             np.arcsinh(scaled.data, out=scaled.data)
         return scaled
 
+    def expression(self, X: Array) -> Array:
+        """Scaled columns as one expression of array operations, without checks, for torch or to trace.
+
+        Parameters
+        ----------
+        X : torch tensor or traced array of shape (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        X = X - _array.constant(self.mean_, X) if self.with_mean else X
+        X = X / _array.constant(self.scale_, X) if self.with_std else X
+        return _array.namespace(X).asinh(X)
+
     def inverse_transform(self, X: Any, copy: bool | None = None) -> Any:
         """Undo the scaling.
 

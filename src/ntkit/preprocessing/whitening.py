@@ -89,6 +89,12 @@ def newton_schulz(A: Array) -> Array | None:
 
 def all_patches(images: Array, height: int, width: int) -> Array:
     """All patches of images as rows, each ordered as (row, column, channel)."""
+    if _array.is_traced(images):
+        rows, columns = images.shape[1] - height + 1, images.shape[2] - width + 1
+        places = [(a, b) for a in range(height) for b in range(width)]
+        parts = [images[:, a : a + rows, b : b + columns, :] for a, b in places]
+        whole = _array.namespace(images).concat(parts, axis=3)
+        return _array.namespace(images).reshape(whole, (-1, height * width * images.shape[3]))
     if _array.is_torch(images):
         windows = images.unfold(1, height, 1).unfold(2, width, 1)
     else:
@@ -103,7 +109,7 @@ def beside(values: Array, x: Array) -> Array:
         import torch
 
         return torch.as_tensor(values, dtype=x.dtype, device=x.device)
-    return np.asarray(to_host(values), dtype=x.dtype)
+    return np.asarray(to_host(values), dtype=None if _array.is_traced(x) else x.dtype)
 
 
 def as_index(values: np.ndarray, x: Array) -> Array:

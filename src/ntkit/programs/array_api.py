@@ -26,7 +26,7 @@ def run(program: Program, inputs: Sequence[Array], *, batch_size: int | None = N
     bytes_per_row = peak_live(program, lambda index: workspace(program, index)) * xp.finfo(first.dtype).bits // 8
     batches = list(row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first))
     if len(batches) <= 1:
-        return _side_by_side(evaluate(program, inputs))
+        return expression(program, inputs)
     if _array.wants_gradient(inputs):
         parts = [_side_by_side(evaluate(program, [x[rows, :] for x in inputs])) for rows in batches]
         return xp.concat(parts, axis=0)
@@ -34,6 +34,11 @@ def run(program: Program, inputs: Sequence[Array], *, batch_size: int | None = N
     for rows in batches:
         out[rows, :] = _side_by_side(evaluate(program, [x[rows, :] for x in inputs]))
     return out
+
+
+def expression(program: Program, inputs: Sequence[Array]) -> Array:
+    """The outputs of a program side by side, as one expression."""
+    return _side_by_side(evaluate(program, inputs))
 
 
 def _side_by_side(values: list[Array]) -> Array:

@@ -11,7 +11,7 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
 from ntkit._validation import check_int, check_same_library
-from ntkit.programs import array_api
+from ntkit.programs import array_api, columns
 from ntkit.programs.program import Program
 from ntkit.programs.steps import DivideByNorm, EuclideanNorm
 
@@ -45,6 +45,9 @@ def run(program: Program, inputs: Sequence[Array], *, batch_size: int | None = N
             rows = [_array.without_duplicates(x) for x in rows]
         return _run_on_host(program, rows, dtype, batch_size).reshape(*leading, program.n_outputs)
     xp: Any = _array.namespace(*inputs)
+    if _array.is_traced(first):
+        rows = [xp.reshape(x, (-1, x.shape[-1])) for x in inputs]
+        return xp.reshape(columns.expression(program, rows), (*leading, program.n_outputs))
     flat = [xp.reshape(x, (-1, x.shape[-1])) for x in inputs]
     return xp.reshape(_run_rows(program, flat, dtype, batch_size), (*leading, program.n_outputs))
 

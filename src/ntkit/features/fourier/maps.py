@@ -89,14 +89,13 @@ class WaveDraws(RowDraws):
 
     def features(self, X: Any, tables: Any) -> Any:
         """See :meth:`RowDraws.features`."""
-        import torch
-
         phases = self.phases(X, tables)
+        xp: Any = _array.namespace(phases)
         pairs = self.n_components // 2
-        parts = [torch.cos(phases[:, :pairs]), torch.sin(phases[:, :pairs])]
+        parts = [xp.cos(phases[:, :pairs]), xp.sin(phases[:, :pairs])]
         if self.phase is not None:
-            parts.insert(1, 2**0.5 * torch.cos(phases[:, pairs:] + self.phase))
-        return torch.cat(parts, dim=1) * self.half**-0.5
+            parts.insert(1, 2**0.5 * xp.cos(phases[:, pairs:] + self.phase))
+        return xp.concat(parts, axis=1) * self.half**-0.5
 
 
 class DenseWaves(WaveDraws):

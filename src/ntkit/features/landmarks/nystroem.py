@@ -74,11 +74,10 @@ class NystroemDraws(RowDraws):
         return self.n_components if self.plan.kernel is not None else X.shape[1]
 
     def features(self, X: Array, tables: Any) -> Array:  # noqa: ARG002
-        """Raise: kernel values are computed by compiled code."""
-        raise ValueError(
-            "NystroemFeatures does not differentiate. Got a tensor that requires gradients. Call .detach() on it, or "
-            "use another map, such as RandomFourierFeatures or NTKFeatures, whose features keep gradients."
-        )
+        """See :meth:`RowDraws.features`."""
+        K = self.values(X)
+        xp: Any = _array.namespace(K)
+        return xp.astype(xp.matmul(K, self.copy("normalization", K)), X.dtype, copy=False)
 
     def fill(self, X: Array, tables: Any, out: Array) -> None:  # noqa: ARG002
         """See :meth:`RowDraws.fill`."""
@@ -112,6 +111,9 @@ class NystroemDraws(RowDraws):
         Landmarks keep their precision: those of float64 rows make kernel values in float64, which the normalization
         needs, of float32 rows too.
         """
+        if _array.is_traced(like):
+            known: Any = self.plan.landmarks if what == "landmarks" else self.plan.normalization
+            return known.toarray() if _array.is_sparse(known) else known
         sparse, on_device = _array.is_sparse(like), _array.is_torch(like)
         key = sparse, like.device if on_device else None, like.dtype if what == "normalization" else None
         kept = self._copies.get(what)  # once: another thread may put another copy there
@@ -199,7 +201,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
 
     Eigenvalues of the scaled K(L, L) below m·2.2e-16 of the largest, 1.2e-7 for float32 rows, are dropped with their
     directions: equal landmarks do no harm. From a Dask collection `fit` sees the first block of rows, and models that
-    read rows block by block give it the first one. Tensors that require gradients are refused: detach them.
+    read rows block by block give it the first one. Tensors that require gradients keep them, if the kernel can.
 
     References
     ----------
@@ -332,7 +334,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
         """
         X = self._check_rows(X, reset=False)
         if _array.wants_gradient([X]) if _array.is_torch(X) else False:
-            self.transform(X)  # raises
+            return self.weighted_expression(X, _array.to_numpy(weights), tolerance)
         dual = self.normalization_ @ _array.to_numpy(weights)
         if _array.result_dtype(X) == np.float64 or (_array.is_torch(X) and X.dtype.itemsize == 8):
             return self._draws.times(X, dual, self._check_batch_size())
@@ -345,6 +347,18 @@ class NystroemFeatures(OfKernel, FeatureMap):
         Z = self.transform(X)
         xp: Any = _array.namespace(Z)
         return xp.matmul(xp.astype(Z, xp.float64), xp.asarray(_array.to_numpy(weights), device=_array.device(Z)))
+
+    def weighted_expression(self, X: Array, weights: np.ndarray, tolerance: float = 0.0) -> Array:
+        """Z(X) @ weights as one expression, in float64, without checks; see :meth:`times`."""
+        dual = self.normalization_ @ weights
+        error = SINGLE_ERROR * float(np.linalg.norm(dual, axis=0).max(initial=0.0))
+        if self.landmarks_.dtype.itemsize < 8 and error > FITTED_TO_ROUNDING * tolerance:
+            Z = _array.widen(self.expression(X))
+            return Z @ _array.constant(weights, Z)
+        shape = tuple(self.__dict__.get("image_shape_") or (self.n_features_in_,))
+        X = _array.namespace(X).reshape(X, (-1, *shape))
+        K = _array.widen(self._draws.values(X if self._resolved is None else _array.widen(X)))
+        return K @ _array.constant(dual, K)
 
     def _choose(self, X: Any, seed: np.random.SeedSequence) -> tuple[np.ndarray | None, Any]:
         """Indices of landmarks among the rows X, and the landmarks, of the library of X unless they are given."""

@@ -246,7 +246,7 @@ def after(activation: Activation, power: Array, *, derivative: bool = False) -> 
 
 def _of_variances(function: Callable[[Array], Array], power: Array) -> Array:
     """A function of variances, with a derivative of 0 where these are 0, as that of Σ(x, x) = ‖x‖² is."""
-    if not _array.wants_gradient([power]):
+    if not (_array.wants_gradient([power]) or _array.is_traced(power)):
         return function(power)
     xp: Any = _array.namespace(power)
     positive = power > 0

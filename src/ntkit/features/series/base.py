@@ -183,6 +183,9 @@ class SeriesDraws(Draws):
         """See :meth:`Draws.run`."""
         if _array.is_torch(X):
             return self._run_tensor(X, batch_size)
+        if _array.is_traced(X):
+            weights = self.weights(row_norms(X, differentiable=True))
+            return run(self.program, (X, _array.namespace(X).astype(weights, X.dtype)))
         norms = run(_norm_program(X.shape[1]), (X,), batch_size=batch_size)[:, 0].astype(np.float64)
         with np.errstate(over="ignore"):  # as the kernel does
             factors: Any = self._weights_in(norms, _array.result_dtype(X))
@@ -216,7 +219,7 @@ class SeriesDraws(Draws):
 def row_norms(X: Array, *, differentiable: bool = False) -> Array:
     """Norms of rows of any library in float64, for torch to differentiate if asked to."""
     if differentiable:
-        return array_api.norm(X.to(_array.wide_dtype(X)))[:, 0]
+        return array_api.norm(_array.widen(X))[:, 0]
     return exact_norms(_array.without_duplicates(X) if _array.is_sparse(X) else X)
 
 

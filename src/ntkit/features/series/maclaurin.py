@@ -17,6 +17,7 @@ from ntkit.features.draws import RowDraws
 from ntkit.features.series.base import KernelLike, SeriesMap, SeriesPlan, degrees_of, log_masses, row_norms
 from ntkit.kernels.tiles import divide_rows
 from ntkit.kernels.zonal import Zonal
+from ntkit.programs import array_api
 from ntkit.sketches.draws import draw_signs
 from ntkit.sketches.series import share_out
 
@@ -70,14 +71,15 @@ class MaclaurinDraws(RowDraws):
     def _parts(self, X: Any, dtype: Any, *, differentiable: bool = False) -> tuple[Any, Array]:
         """Unit rows, and m_j^{-1/2} w_j(‖x‖) of all degrees."""
         norms = row_norms(X, differentiable=differentiable)
-        if _array.is_torch(X):
-            units = divide_rows(X.to(norms.dtype), norms).to(dtype)
+        if differentiable or _array.is_torch(X):
+            xp: Any = _array.namespace(X)
+            units = xp.astype(divide_rows(_array.widen(X), norms), dtype)
         else:
             X = _array.without_duplicates(X) if _array.is_sparse(X) else X
             units = divide_rows(X.astype(np.float64, copy=False), norms).astype(dtype)
         with np.errstate(over="ignore"):  # as the kernel does
             weights = self.series.weights(norms, self.distinct) * _array.constant(self.scales, norms)
-        return units, weights.to(dtype) if _array.is_torch(X) else weights.astype(dtype)
+        return units, _array.namespace(weights).astype(weights, dtype)
 
     def fill(self, X: Any, tables: list[Array], out: Array) -> None:
         """See :meth:`RowDraws.fill`: weights of the norms, times one factor after another."""
@@ -96,15 +98,14 @@ class MaclaurinDraws(RowDraws):
 
     def features(self, X: Any, tables: list[Array]) -> Any:
         """See :meth:`RowDraws.features`."""
-        import torch
-
         units, weights = self._parts(X, X.dtype, differentiable=True)
-        Z = weights.repeat_interleave(torch.from_numpy(self.counts).to(X.device), dim=1)
+        xp: Any = _array.namespace(weights)
+        Z = array_api.take(weights, np.repeat(np.arange(len(self.counts)), self.counts))
         if self.linear is not None:
             first, last = self.linear.start, self.linear.stop
-            Z = torch.cat([Z[:, :first], Z[:, self.linear] * units, Z[:, last:]], dim=1)
+            Z = xp.concat([Z[:, :first], Z[:, self.linear] * units, Z[:, last:]], axis=1)
         for start, matrix in zip(self.starts, tables, strict=True):
-            Z = torch.cat([Z[:, :start], Z[:, start:] * (units @ matrix)], dim=1)
+            Z = xp.concat([Z[:, :start], Z[:, start:] * (units @ matrix)], axis=1)
         return Z
 
 

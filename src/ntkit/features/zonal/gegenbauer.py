@@ -572,4 +572,6 @@ def _cosines(X: Any, norms: Any, directions: Any, dtype: Any) -> Any:
 
 
 def _cast(X: Any, dtype: Any) -> Any:
-    return X.to(dtype) if _array.is_torch(X) else np.ascontiguousarray(X, dtype)
+    if _array.is_torch(X):
+        return X.to(dtype)
+    return _array.namespace(X).astype(X, dtype) if _array.is_traced(X) else np.ascontiguousarray(X, dtype)
