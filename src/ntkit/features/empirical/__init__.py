@@ -1,0 +1,6 @@
+"""Sketched gradients of a torch module; torch is imported on first use."""
+
+from ntkit.features.empirical.maps import EmpiricalNTKFeatures
+from ntkit.features.empirical.stores import FeatureShards
+
+__all__ = ["EmpiricalNTKFeatures", "FeatureShards"]
