@@ -798,6 +798,10 @@ def test_torch_equals_numpy(solver, single):
     one, other = (model(3, law=GramRidgeClassifier, solver=solver, keep_gram=True) for _ in range(2))
     one.fit(X, y, weight)
     other.fit(tensor, torch.from_numpy(y), torch.from_numpy(weight))
+    if tensor.requires_grad:
+        with pytest.raises(TypeError, match=r"Use FeatureRidge or KernelRidge, or detach the rows"):
+            other.decision_function(tensor)
+        tensor = tensor.detach()
     assert other.predict(tensor).tolist() == one.predict(X).tolist()
     scores = other.decision_function(tensor)
     assert scores.dtype == tensor.dtype

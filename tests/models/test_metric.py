@@ -370,6 +370,118 @@ def test_adaptive_features_are_those_of_metric_and_landmarks(X, y):
     assert frozen.metric_ is features.metric_
 
 
+def additive_rows(rng, n=900):
+    """A sum of waves of single columns, which kernels of all columns learn slowly, and a smooth product."""
+    X = rng.uniform(-1, 1, (n, 8))
+    y = np.sin(5 * X).sum(axis=1) + 0.3 * X[:, 0] * X[:, 1] + 0.1 * rng.standard_normal(n)
+    return X, y
+
+
+def test_additive_features_where_they_help(rng):
+    X, y = additive_rows(rng)
+    features = AdaptiveFeatures(n_components=60, random_state=0).fit(X[:600], y[:600])
+    assert features.metric_.additive_ is features.additive_ is not None
+    Z = features.transform(X)
+    ramps = features.additive_.transform(X)
+    assert Z.shape == (900, 60 + ramps.shape[1])
+    np.testing.assert_allclose(Z[:, 60:], engine.ADDITIVE_SCALE * ramps)
+    np.testing.assert_array_equal(Z[:, :60], features.map_.transform(features.metric_.transform(X)))
+    w = rng.standard_normal((Z.shape[1], 2))
+    np.testing.assert_allclose(features.times(X, w), Z @ w, atol=1e-8)
+    without = AdaptiveFeatures(n_components=60, additive=False, random_state=0).fit(X[:600], y[:600])
+    assert without.additive_ is None
+    assert without.transform(X).shape == (900, 60)
+    scores = [FeatureRidge(each, random_state=0).fit(X[:600], y[:600]).score(X[600:], y[600:]) for each in
+              (AdaptiveFeatures(n_components=200), AdaptiveFeatures(n_components=200, additive=False))]  # fmt: skip
+    assert 1 - scores[0] < 0.9 * (1 - scores[1])
+
+
+def test_no_additive_features_where_columns_act_together(rng):
+    X = rng.uniform(-1, 1, (900, 4))
+    y = np.sin(3 * X[:, 0] * X[:, 1]) + 0.05 * rng.standard_normal(900)
+    metric = LearnedMetric(random_state=0).fit(X, y)
+    assert metric.additive_ is None
+    assert any(result["additive"] for result in metric.results_)
+    assert quick(kernel="ntk").fit(X, y).additive_ is None  # features of another norm
+    assert quick().fit(sp.csr_array(X), y).additive_ is None
+    wide = rng.standard_normal((100, 300))
+    assert quick().fit(wide, wide[:, 0]).additive_ is None
+
+
+def test_additive_fits_are_those_of_ridge_regression_on_both(rng):
+    """Also checks that held-out rows and training rows are centred alike."""
+    X, y = additive_rows(rng, 400)
+    rows = comparison(X.astype(np.float32), y[:, None])
+    rows.ramps = (0.7 * ntkit.PiecewiseLinearEncoder().fit(X).transform(X)).astype(np.float32)
+    kernel, _with = rows.lengths(rows.first(engine.GAUSSIAN), (1.0,))
+    split, fit = rows.splits[0], kernel.fits[0][0]
+    assert not kernel.additive
+    assert _with.additive
+    K = np.asarray(fit.spec.matrix(X, fit.landmarks.astype(np.float64))) @ fit.normalization
+    Z = np.hstack([K, rows.ramps.astype(np.float64)])
+    centre, mean = Z[split.train].mean(axis=0), y[split.train].mean()
+    A = Z[split.train] - centre
+    coef = np.linalg.solve(A.T @ A + _with.alpha * fit.scale * np.eye(A.shape[1]), A.T @ (y[split.train] - mean))
+    errors = (Z[split.held] - centre) @ coef + mean - y[split.held]
+    assert _with.error == pytest.approx(np.mean(errors**2), rel=1e-3)
+
+
+def test_alternatives(X, y):
+    metric = LearnedMetric(random_state=0).fit(X, y)
+    found = metric.alternatives()
+    first = next(iter(found.values()))
+    np.testing.assert_array_equal(first.transform(X), metric.transform(X))
+    assert len({(each.kernel_, each.metric_.ndim) for each in found.values()}) == len(found) > 1
+    assert min(each.error_ for each in found.values()) > 0
+    assert list(pickle.loads(pickle.dumps(metric)).alternatives()) == [next(iter(found))]
+    for each in found.values():
+        frozen = AdaptiveFeatures(n_components=40, metric=FrozenEstimator(each), random_state=0).fit(X)
+        assert np.isfinite(frozen.transform(X)).all()
+        assert each.feature_importances_.argmax() == 1
+
+
+def test_columns_that_matter_together_are_found_in_the_residuals(rng):
+    """Beside columns that matter alone, the first fits hide a product of two others."""
+    X = rng.standard_normal((2500, 40))
+    y = np.abs(X[:, 2]) + 0.5 * X[:, 3] + np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(2500)
+    metric = LearnedMetric(kernel="gaussian", metric="diagonal", random_state=0).fit(X, y)
+    assert set(metric.feature_importances_.argsort()[-4:]) == {0, 1, 2, 3}
+    assert metric.error_ < 0.15
+
+
+def test_residuals_are_of_rows_that_the_fits_have_not_seen(rng):
+    """Those of noise have its variance, though the fits follow it closely."""
+    X, y = rng.standard_normal((400, 3)), rng.standard_normal((400, 1))
+    rows = comparison(X.astype(np.float32), y)
+    trial = engine.Trial(engine.GAUSSIAN, np.ones(3), 1.0, 0.3, 1e-4, 1.0)
+    left = rows.residuals(trial)
+    split = rows.splits[0]
+    assert np.mean(left.Y[split.train] ** 2) > 0.9 * np.mean(y**2)
+    fit = engine._Fit(
+        trial.kernel.spec(0.3), X, y, np.ones(400), engine.Split(split.train, split.held, split.landmarks)
+    )
+    predicted = fit.solver.predictions(1e-4 * fit.scale)
+    np.testing.assert_allclose(left.Y[split.held], y[split.held] - predicted, atol=1e-3)
+
+
+def test_rounds_go_on_while_the_error_falls_fast():
+    """At most three times as many as asked for."""
+
+    class Falling(engine.Comparison):
+        def _best_length(self, kernel, metric, factor, alpha, index, *, tune=True):  # noqa: ARG002
+            return engine.Trial(kernel, metric, factor, 1.0, alpha, self.rate**index, index, fits=(1,))
+
+        def outer_products(self, trial):  # noqa: ARG002
+            return np.eye(2)
+
+    rows = comparison(np.zeros((50, 2), np.float32), np.zeros((50, 1)))
+    rows.__class__ = Falling
+    for rate, expected in ((0.5, 15), (0.98, 5), (0.999, 2)):
+        rows.rate = rate
+        first = engine.Trial(engine.GAUSSIAN, np.ones(2), 1.0, 1.0, 1.0, 1.0, fits=(1,))
+        assert [trial.round for trial in rows.rounds(first, full=False, most=5)] == list(range(expected + 1))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_predictions_without_features(dtype, X, y):
     """In float32 where the rounding errors do not matter, in float64 else."""

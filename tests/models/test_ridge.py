@@ -517,8 +517,9 @@ def test_tensors_that_need_gradients():
     rows = torch.from_numpy(X).requires_grad_()
     features = NTKFeatures(n_components=16, random_state=0)
     model = FeatureRidge(features, alphas=1.0).fit(rows, torch.from_numpy(y).requires_grad_())
-    assert not model.predict(rows).requires_grad
-    np.testing.assert_allclose(model.predict(rows), FeatureRidge(features, alphas=1.0).fit(X, y).predict(X), rtol=1e-10)
+    assert model.predict(rows).requires_grad
+    predictions = model.predict(rows).detach()
+    np.testing.assert_allclose(predictions, FeatureRidge(features, alphas=1.0).fit(X, y).predict(X), rtol=1e-10)
 
 
 @pytest.mark.parametrize("n", [6, 40])
@@ -1169,6 +1170,7 @@ def test_bad_parameters_of_partial_fit(law):
         "features": (np.ones((2, 2)), TypeError), "alphas": ("1.0", TypeError), "fit_intercept": (1, TypeError),
         "selection": ("cv", ValueError), "n_selection": (0, ValueError), "solver": ("qr", ValueError),
         "batch_size": (1.5, TypeError), "progress": (None, TypeError), "random_state": (-1, ValueError),
+        "n_components": (0, ValueError),
     }  # fmt: skip
     assert set(bad) == set(law().get_params(deep=False))
     for name, (value, error) in bad.items():

@@ -204,8 +204,11 @@ def test_losses_are_those_of_fits_without_the_rows(law, X, y):
 @BOTH
 def test_default_candidates(law, X, y):
     search = law(n_components=16, n_averaged=1, random_state=0).fit(X, targets(law, y))
-    names = list(module.default_candidates(4))
-    assert {r["name"] for r in search.results_ if r["round"] == 0} == set(names)
+    names = [r["name"] for r in search.results_ if r["round"] == 0]
+    assert {name for name in names if "learned" not in name} == set(module.default_candidates(4)) - {"learned"}
+    assert "learned matern diagonal" in names  # one for each kernel and kind of metric, and for further draws
+    assert sum("#" in name for name in names) == module._REPEATS
+    assert len(set(names)) == len(names)
     assert search.best_name_ in names
     assert search.summary_ == f"tried {len(names)} of {len(names)} candidates"
     assert search.n_candidates_tried_ == len(names)

@@ -7,6 +7,7 @@ from ntkit.models.kmeans import FeatureKMeans
 from ntkit.models.metric import LearnedMetric
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
 from ntkit.models.search import FeatureRidgeSearch, FeatureRidgeSearchClassifier
+from ntkit.models.table import TableClassifier, TableRegressor
 
 __all__ = [
     "AdaptiveFeatures",
@@ -20,5 +21,7 @@ __all__ = [
     "KernelRidge",
     "KernelRidgeClassifier",
     "LearnedMetric",
+    "TableClassifier",
+    "TableRegressor",
     "gram_matrix",
 ]

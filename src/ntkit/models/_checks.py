@@ -8,7 +8,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array, to_numpy
-from ntkit._validation import message, real_array
+from ntkit._validation import check_data, message, real_array
 
 
 def check_alphas(alphas: Any, owner: str) -> None:
@@ -24,6 +24,15 @@ def check_alphas(alphas: Any, owner: str) -> None:
         raise TypeError(message(owner, "alphas", rule, alphas)) from error
     if values.size == 0 or not np.isfinite(values).all() or (values < 0).any():
         raise ValueError(message(owner, "alphas", rule, alphas))
+
+
+def check_gradient_rows(model: Any, X: Any) -> None:
+    """Raise unless a tensor to differentiate has the columns of the fit, and finite numbers."""
+    name = type(model).__name__
+    rows = check_data(X, "X", name, ndims=(2, 4))
+    if int(np.prod(rows.shape[1:])) != model.n_features_in_:
+        found = int(np.prod(rows.shape[1:]))
+        raise ValueError(f"X has {found} features, but {name} is expecting {model.n_features_in_} features as input.")
 
 
 def check_weight(weight: Any, n_rows: int, owner: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import has_fit_parameter, validate_data
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._random import keyed
-from ntkit._validation import message
+from ntkit._validation import check_int, message
 from ntkit.features.base import FeatureMap
 from ntkit.features.flips import FlipAveraged
 from ntkit.models._checks import check_weight
@@ -66,6 +66,16 @@ def seeded(features: Any, seed: np.random.SeedSequence, *, all_parts: bool = Fal
     return features
 
 
+def check_size(n_components: Any, features: Any, owner: str) -> None:
+    """Raise unless `n_components` is None, or a size that the features can have; None stands for the default ones."""
+    if n_components is None:
+        return
+    check_int(n_components, "n_components", owner, minimum=1)
+    if features is not None and not hasattr(([*_steps(features)] or [None])[-1], "n_components"):
+        rule = f"None, as {type(features).__name__} has no n_components"
+        raise ValueError(message(owner, "n_components", rule, n_components, "Leave it out."))
+
+
 def check_features(features: Any, owner: str) -> None:
     """Raise unless `features` is a transformer."""
     if not (hasattr(features, "fit") and hasattr(features, "transform")) or isinstance(features, type):
@@ -74,17 +84,25 @@ def check_features(features: Any, owner: str) -> None:
 
 
 def fit_features(
-    features: Any, source: Source, seed: np.random.SeedSequence, owner: str, encode: Encode | None = None
+    features: Any,
+    source: Source,
+    seed: np.random.SeedSequence,
+    owner: str,
+    encode: Encode | None = None,
+    n_components: int | None = None,
 ) -> Any:
     """Return a fitted clone of a transformer; parts without a seed get one from `seed`. None: the default features.
 
     Rows in memory are given to it whole. Otherwise steps with a ``partial_fit`` (``StandardScaler``) read all
     blocks, one pass each, if the blocks can be read more than once; steps that learn from targets get a sample of
     all rows, and all others are fitted on the first block, which is enough for maps that do not look at the data.
-    `encode` makes columns of targets; None: there are none.
+    `n_components` is set on the last step unless it is None. `encode` makes columns of targets; None: there are none.
     """
-    features = default_features(source.first().X, owner, learned=encode is not None) if features is None else features
+    if features is None:
+        features = default_features(source.first().X, owner, learned=encode is not None)
     features = seeded(features, keyed(seed, "features"))
+    if n_components is not None:
+        list(_steps(features))[-1].set_params(n_components=n_components)
     if isinstance(source, ArraySource) and not _is_on_disk(source.X):
         return fit_whole(features, source.X, source.weight, owner, None if encode is None else source.y, encode)
     done: list[Any] = []

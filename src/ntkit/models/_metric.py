@@ -29,6 +29,7 @@ from ntkit.models._problems import Selection, from_statistics
 from ntkit.models._statistics import Statistics
 
 GAIN = 0.005  # relative; a round that lowers the error by less does not count as progress
+FAST = 0.05  # relative; a round that lowers the error by more is followed by another one
 PATIENCE = 2  # rounds without progress that end a path
 FLOOR = 1e-6  # of the largest eigenvalue of A: directions are never lost for good
 STEP = 1.8  # between two length scales
@@ -44,8 +45,14 @@ AGAIN = 3  # rounds of a path that starts from the metric of another
 FEW_ROWS = 2000  # below, errors are averaged over several splits
 JITTER = 1e-6  # times √m, added to kernel matrices of landmarks: factorizations then succeed for any kernel
 POOR, TOLERABLE = 0.5, 1.1  # error over the variance of the targets; error over the least one
+UNEXPLAINED = 0.2  # error over the variance of the targets, above which residuals are looked at
+MISSED = 0.7  # error over the variance of the targets, above which paths start again with more rows
 NEAR, FINALISTS = 0.15, 3  # relative; paths whose error is within this of the least are compared at a larger size
+NEAR_OF_FEW = 0.6  # the same for few rows: fits are cheap, errors are noisy, and averages gain from unlike kernels
 BETTER = 0.03  # relative; a metric of another path must be better by this to be followed
+ADDS = 0.002  # relative; what functions of single columns, beside the kernel, must bring to be kept
+ADDITIVE_SCALE = 0.7
+"""Root of the total variance of the ramps, beside features of unit norm."""
 
 
 class Split(NamedTuple):
@@ -72,6 +79,11 @@ class Kernel:
     def has_length(self) -> bool:
         """Whether it has a length scale."""
         return "lengthscale" in KernelSpec.parameters(self.name)
+
+    @property
+    def is_distance(self) -> bool:
+        """Whether it is a function of a distance, with k(x, x) = 1."""
+        return isinstance(self.spec(), DistanceKernel)
 
     @property
     def separable(self) -> bool:
@@ -107,6 +119,8 @@ class Trial:
     seconds: float = 0.0
     gain: float = 1.0
     """Error over the error with half of the landmarks, about what twice as many bring."""
+    additive: bool = False
+    """Whether functions of single columns are added to the kernel's."""
     fits: tuple[Any, ...] = field(default=(), repr=False)
 
     @property
@@ -120,10 +134,52 @@ class Trial:
         return self.metric.ndim == 2
 
 
-class _Fit:
-    """Ridge regression on Nyström features of some rows, and its error on others, for any α."""
+class _Solver:
+    """Ridge regression on features of some rows, which it overwrites, and its error on others, for any α."""
 
-    def __init__(self, spec: KernelSpec, Z: np.ndarray, Y: np.ndarray, weight: np.ndarray, split: Split):
+    def __init__(self, rows: np.ndarray, held: np.ndarray, Y: np.ndarray, weight: np.ndarray, split: Split):
+        statistics = Statistics(rows.shape[1], Y.shape[1])
+        statistics.add(rows, Y[split.train], weight[split.train], np.zeros(len(split.train)))
+        self.problem: Any = from_statistics(
+            statistics.finish(), Selection("loo", 0), intercept=True, several=True, solver="cholesky"
+        )
+        self.held, self.Y, self.weight = held, Y[split.held], weight[split.held]
+
+    def solve(self, alpha: float) -> tuple[float, np.ndarray | None]:
+        """Error and weights for one α."""
+        fit = self.problem.fit(alpha)
+        if fit is None:
+            return np.inf, None
+        coef, intercept, _ = self.problem.weights(fit.X, alpha)
+        return self.error(self.held, coef, intercept), coef
+
+    def predictions(self, alpha: float) -> np.ndarray | None:
+        """Predictions of the held-out rows for one α."""
+        fit = self.problem.fit(alpha)
+        if fit is None:
+            return None
+        coef, intercept, _ = self.problem.weights(fit.X, alpha)
+        return self.held @ coef.astype(self.held.dtype) + intercept
+
+    def error(self, held: np.ndarray, coef: np.ndarray, intercept: Any) -> float:
+        """Mean squared error on the held-out rows, infinite if it is not a number."""
+        squares = ((held @ coef.astype(held.dtype) + intercept - self.Y) ** 2).sum(axis=1)
+        error = float(np.average(squares, weights=self.weight))
+        return error if np.isfinite(error) else np.inf
+
+
+class _Fit:
+    """Ridge regression on Nyström features, for any α; with `ramps` also on these features and the ramps."""
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        Z: np.ndarray,
+        Y: np.ndarray,
+        weight: np.ndarray,
+        split: Split,
+        ramps: np.ndarray | None = None,
+    ):
         self.spec, self.landmarks = spec, np.ascontiguousarray(Z[split.landmarks])
         K = np.asarray(spec.matrix(self.landmarks.astype(np.float64)))
         m = len(K)
@@ -132,39 +188,37 @@ class _Fit:
         K[np.diag_indices(m)] += JITTER * m**0.5
         self.normalization = triangular_root(K) / scale[:, None]
         root = self.normalization.astype(Z.dtype)
-        statistics = Statistics(m, Y.shape[1])
-        rows = times_triangular(spec.matrix(np.ascontiguousarray(Z[split.train]), self.landmarks), root)
-        statistics.add(rows, Y[split.train], weight[split.train], np.zeros(len(split.train)))
-        self.problem: Any = from_statistics(
-            statistics.finish(), Selection("loo", 0), intercept=True, several=True, solver="cholesky"
+        rows, held = (
+            times_triangular(spec.matrix(np.ascontiguousarray(Z[part]), self.landmarks), root)
+            for part in (split.train, split.held)
         )
-        self.scale = self.problem.scale or 1.0
-        self.held = times_triangular(spec.matrix(np.ascontiguousarray(Z[split.held]), self.landmarks), root)
-        self.Y, self.weight = Y[split.held], weight[split.held]
+        self.additive = None
+        if ramps is not None:  # comes first, as solvers centre their rows in place
+            more = np.hstack([rows, ramps[split.train]]), np.hstack([held, ramps[split.held]])
+            self.additive = _Solver(*more, Y, weight, split)
+        self.solver = _Solver(rows, held, Y, weight, split)
+        self.scale = self.solver.problem.scale or 1.0
 
     def solve(self, alpha: float) -> tuple[float, np.ndarray | None]:
         """Error and weights for one α, relative to the kernel's scale."""
-        fit = self.problem.fit(alpha * self.scale)
-        if fit is None:
-            return np.inf, None
-        coef, intercept, _ = self.problem.weights(fit.X, alpha * self.scale)
-        squares = ((self.held @ coef.astype(self.held.dtype) + intercept - self.Y) ** 2).sum(axis=1)
-        error = float(np.average(squares, weights=self.weight))
-        return (error if np.isfinite(error) else np.inf), coef
+        return self.solver.solve(alpha * self.scale)
+
+    def solve_additive(self, alpha: float) -> tuple[float, np.ndarray | None]:
+        """The same with the ramps."""
+        assert self.additive is not None
+        return self.additive.solve(alpha * self.scale)
 
     def gain(self, alpha: float, error: float) -> float:
-        """Error over that with half of the landmarks: the normalization is triangular, so half of the features."""
-        half = len(self.landmarks) // 2
-        if self.problem.by_eigen or not hasattr(self.problem, "A") or half < 16 or not np.isfinite(error):
+        """Error over the error with half of the landmarks; a triangular normalization has half of the features."""
+        half, problem = len(self.landmarks) // 2, self.solver.problem
+        if problem.by_eigen or not hasattr(problem, "A") or half < 16 or not np.isfinite(error):
             return 1.0
-        A = np.ascontiguousarray(self.problem.A[:half, :half])
-        factor = cholesky(A, alpha * self.scale)
+        factor = cholesky(np.ascontiguousarray(problem.A[:half, :half]), alpha * self.scale)
         if factor is None:
             return 1.0
-        coef = cholesky_solve(factor, self.problem.R[:half])
-        intercept = self.problem.y_mean - self.problem.z_mean[:half] @ coef
-        squares = ((self.held[:, :half] @ coef.astype(self.held.dtype) + intercept - self.Y) ** 2).sum(axis=1)
-        return min(1.0, error / float(np.average(squares, weights=self.weight)))
+        coef = cholesky_solve(factor, problem.R[:half])
+        intercept = problem.y_mean - problem.z_mean[:half] @ coef
+        return min(1.0, error / self.solver.error(self.solver.held[:, :half], coef, intercept))
 
     def dual(self, coef: np.ndarray) -> np.ndarray:
         """Weights of the landmarks."""
@@ -182,9 +236,10 @@ class Comparison:
         splits: Sequence[Split],
         tick: Callable[[str], None] = lambda _: None,
         resolution: float = 0.0,
+        ramps: np.ndarray | None = None,
     ):
         self.X, self.Y, self.weight, self.splits, self.tick = X, Y, weight, splits, tick
-        self.resolution = resolution
+        self.resolution, self.ramps = resolution, ramps
         self.d = X.shape[1]
         self.variance = float(sum(np.average((y - np.average(y, weights=weight)) ** 2, weights=weight) for y in Y.T))
 
@@ -197,15 +252,19 @@ class Comparison:
         return self._best_length(kernel, trial.metric, 1.0, trial.alpha, trial.round)
 
     def rounds(self, trial: Trial, *, full: bool, most: int) -> list[Trial]:
-        """The fits that follow on a first one, each with the metric of the one before."""
-        trials, least, idle = [trial], trial.error, 0
-        for index in range(trial.round + 1, trial.round + most + 1):
+        """The fits that follow on a first one, each with the metric of the one before.
+
+        There are at most `most` of them, and up to three times as many as long as the error falls fast.
+        """
+        trials, least, idle, fast = [trial], trial.error, 0, False
+        for number in range(1, 3 * most + 1):
             metric = metric_of(self.outer_products(trial), full=full) if trial.fits else None
-            if metric is None:
+            if metric is None or (number > most and not fast):
                 break
-            trial = self._best_length(trial.kernel, metric, trial.factor, trial.alpha, index, tune=index % 2 == 1)
+            index = trial.round + 1
+            trial = self._best_length(trial.kernel, metric, trial.factor, trial.alpha, index, tune=number % 2 == 1)
             trials.append(trial)
-            idle = 0 if trial.error < (1 - GAIN) * least else idle + 1
+            idle, fast = 0 if trial.error < (1 - GAIN) * least else idle + 1, trial.error < (1 - FAST) * least
             least = min(least, trial.error)
             if idle >= PATIENCE or least <= self.resolution:
                 break
@@ -238,18 +297,28 @@ class Comparison:
         return replace(tried[factor], seconds=time.perf_counter() - began)
 
     def lengths(self, trial: Trial, factors: Sequence[float]) -> list[Trial]:
-        """Fits with the kernel and the metric of a trial and some length scales."""
+        """Fits with the kernel and the metric of a trial and some length scales; with ramps too, if there are any."""
         Z = apply(trial.metric, self.X)
         median = self._median(trial.kernel, Z)
         found = []
         for factor in factors if trial.kernel.has_length else (1.0,):
             self.tick(trial.kernel.label)
             began = time.perf_counter()
-            fit = self._fit(trial.kernel, trial.metric, Z, factor, factor * median, trial.alpha, trial.round)
+            spec = trial.kernel.spec(factor * median)
+            fits = [_Fit(spec, Z, self.Y, self.weight, split, self.ramps) for split in self.splits]
+            fit = self._solved(replace(trial, factor=factor, length=factor * median), fits)
             gains = [each.gain(fit.alpha, fit.error) for each, _ in fit.fits]
-            seconds = time.perf_counter() - began
-            found.append(replace(fit, seconds=seconds, gain=float(np.mean(gains)) if gains else 1.0))
+            fit = replace(fit, gain=float(np.mean(gains)) if gains else 1.0)
+            found.append(replace(fit, seconds=time.perf_counter() - began))
+            if self.ramps is not None:
+                alpha, error = self._additive(fits, fit.alpha)
+                found.append(replace(found[-1], alpha=alpha, error=error, additive=True))
         return found
+
+    def _additive(self, fits: list[_Fit], alpha: float) -> tuple[float, float]:
+        """The best α with ramps, near one without them, and its error."""
+        index, solved = _downhill([fit.solve_additive for fit in fits], alpha)
+        return 10.0 ** (index / 2), solved(index)[0]
 
     def _fit(
         self,
@@ -263,33 +332,41 @@ class Comparison:
         *,
         widely: bool = False,
     ) -> Trial:
-        """The fit of the best α, downhill from a first one, or from the best of some far apart, in steps of √10."""
+        """The fit of the best α, downhill from a first one, or from the best of some far apart."""
         spec = kernel.spec(length)
         fits = [_Fit(spec, Z, self.Y, self.weight, split) for split in self.splits]
-        solved: dict[int, tuple[float, list[Any]]] = {}
+        return self._solved(Trial(kernel, metric, factor, length, alpha, np.inf, index), fits, widely=widely)
 
-        def error(i: int) -> float:
-            if i not in solved:
-                errors, weights = zip(*(fit.solve(10.0 ** (i / 2)) for fit in fits), strict=True)
-                solved[i] = float(np.mean(errors)), list(weights)
-            return solved[i][0]
-
-        i = min(max(round(2 * np.log10(alpha)), LOWEST), HIGHEST)
-        if widely:
-            i = min(range(LOWEST, HIGHEST + 1, 4), key=error)
-        while not np.isfinite(error(i)) and i < HIGHEST:
-            i += 1
-        while True:
-            near = [j for j in (i + 1, i - 1) if LOWEST <= j <= HIGHEST]
-            better = next((j for j in near if error(j) < error(i)), None)
-            if better is None:
-                break
-            i = better
-        found, weights = solved[i][0], solved[self._undersmoothed(i, error)][1]
+    def _solved(self, trial: Trial, fits: list[_Fit], *, widely: bool = False) -> Trial:
+        """A trial with its best α."""
+        i, solved = _downhill([fit.solve for fit in fits], trial.alpha, widely=widely)
+        found, weights = solved(i)[0], solved(self._undersmoothed(i, lambda j: solved(j)[0]))[1]
         duals = () if not np.isfinite(found) else tuple(fit.dual(w) for fit, w in zip(fits, weights, strict=True))
-        return Trial(
-            kernel, metric, factor, length, 10.0 ** (i / 2), found, index, fits=tuple(zip(fits, duals, strict=False))
-        )
+        return replace(trial, alpha=10.0 ** (i / 2), error=found, fits=tuple(zip(fits, duals, strict=False)))
+
+    def residuals(self, trial: Trial) -> Comparison | None:
+        """The same comparison of what a trial leaves unexplained, or None if it cannot be solved.
+
+        Training rows are predicted by fits of the other half of them, as fits of all would explain their noise too.
+        """
+        split = self.splits[0]
+        m, halves = len(split.landmarks), (split.train[::2], split.train[1::2])
+        Z, spec, left = apply(trial.metric, self.X), trial.kernel.spec(trial.length), self.Y.copy()
+        for train, held in (halves, halves[::-1], (split.train, split.held)):
+            fit = _Fit(spec, Z, self.Y, self.weight, Split(train, held, train[:m]))
+            found = fit.solver.predictions(trial.alpha * fit.scale)
+            if found is None:
+                return None
+            left[held] -= found
+        used = np.concatenate([split.train, split.held])
+        left[np.setdiff1d(np.arange(len(left)), used)] = np.average(left[used], axis=0)
+        return Comparison(self.X, left, self.weight, self.splits, self.tick)
+
+    def combined(self, trial: Trial, kernel: Kernel, others: Comparison, other: Trial) -> Trial:
+        """The best fit with the sum of the outer products of a trial and of one of its residuals."""
+        metric = metric_of(self.outer_products(trial) + others.outer_products(other), full=False)
+        assert metric is not None
+        return self._best_length(kernel, metric, 1.0, trial.alpha, trial.round + other.round)
 
     def _undersmoothed(self, i: int, error: Callable[[int], float]) -> int:
         """The α whose gradients are taken: the best one, or where little is explained the smallest that is not bad.
@@ -331,6 +408,34 @@ class Comparison:
         M = trial.metric
         total /= len(trial.fits) or 1
         return M @ total @ M.T if trial.full else M[:, None] * total * M[None, :]
+
+
+def _downhill(
+    solvers: Sequence[Callable[[float], tuple[float, Any]]], alpha: float, *, widely: bool = False
+) -> tuple[int, Callable[[int], tuple[float, list[Any]]]]:
+    """The best α = 10^(i/2): downhill from a first one, or from the best of some far apart, in steps of √10.
+
+    Returns i, and a function from i to the mean error over splits and the weights of each.
+    """
+    known: dict[int, tuple[float, list[Any]]] = {}
+
+    def solved(i: int) -> tuple[float, list[Any]]:
+        if i not in known:
+            errors, weights = zip(*(solve(10.0 ** (i / 2)) for solve in solvers), strict=True)
+            known[i] = float(np.mean(errors)), list(weights)
+        return known[i]
+
+    i = min(max(round(2 * np.log10(alpha)), LOWEST), HIGHEST)
+    if widely:
+        i = min(range(LOWEST, HIGHEST + 1, 4), key=lambda j: solved(j)[0])
+    while not np.isfinite(solved(i)[0]) and i < HIGHEST:
+        i += 1
+    while True:
+        near = [j for j in (i + 1, i - 1) if LOWEST <= j <= HIGHEST]
+        better = next((j for j in near if solved(j)[0] < solved(i)[0]), None)
+        if better is None:
+            return i, solved
+        i = better
 
 
 def apply(metric: np.ndarray, X: np.ndarray) -> np.ndarray:
@@ -384,18 +489,24 @@ MANY_COLUMNS = 8  # from which a kernel of all columns alike may miss what depen
 
 
 class Learned(NamedTuple):
-    """The best fit, the average outer product of its gradients, and all fits that led to it, best ones first."""
+    """The best fit of each kernel and kind of metric, best ones first, and all fits that led to them."""
 
-    best: Trial
-    outer_products: np.ndarray
+    finalists: list[Finalist]
     trials: list[Trial]
-    finalists: list[Trial]
+
+
+class Finalist(NamedTuple):
+    """A fit, and the average outer product of the gradients of its function."""
+
+    trial: Trial
+    outer_products: np.ndarray
 
 
 class Learner:
     """Tries kernels and metrics on few rows, compares the best fits with more of them.
 
     Errors up to `resolution` are equal: a metric that needs fewer rounds is then better, as it keeps more columns.
+    `ramps` are features of single columns (:class:`PiecewiseLinearEncoder`), tried beside the kernels of the best fits.
     """
 
     def __init__(
@@ -411,8 +522,9 @@ class Learner:
         sizes: Sizes,
         resolution: float = 0.0,
         tick: Callable[[str], None] = lambda _: None,
+        ramps: np.ndarray | None = None,
     ):
-        self.resolution = resolution
+        self.resolution, self.ramps = resolution, ramps
         self.X, self.Y, self.weight, self.rng, self.sizes, self.tick = X, Y, weight, rng, sizes, tick
         self.kernel, self.metric, self.most_rounds = kernel, metric, most_rounds
         self.trials: list[Trial] = []
@@ -424,20 +536,50 @@ class Learner:
         order = self.rng.permutation(n)
         n_held = max(min(n, sizes.n_rows_refined) // 5, 1)
         splits = make_splits(order, n_held, 4 * sizes.n_rows // 5, sizes.n_landmarks, sizes.n_splits)
-        ends = self._follow(Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution))
+        small = Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution)
+        ends = self._follow(small)
         n_train, n_landmarks = 4 * sizes.n_rows_refined // 5, min(n, sizes.n_landmarks_refined)
         splits = make_splits(order, n_held, n_train, n_landmarks, sizes.n_splits_refined)
-        large = Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution)
-        if self._missed(ends, large.variance):
-            ends = self._follow(large)
-        finalists = self._refine(large, ends)
-        return Learned(finalists[0], large.outer_products(finalists[0]), self.trials, finalists)
+        large = Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution, self.ramps)
+        ends = self._follow(large) if self._missed(ends, large.variance) else self._with_residuals(small, ends)
+        best: dict[tuple[Kernel, bool], Trial] = {}
+        for trial in self._refine(large, ends):
+            best.setdefault((trial.kernel, trial.full), trial)
+        return Learned([Finalist(trial, large.outer_products(trial)) for trial in best.values()], self.trials)
+
+    def _with_residuals(self, rows: Comparison, ends: list[Trial]) -> list[Trial]:
+        """Ends, and fits with a metric that also has the columns on which the residuals of the best end depend.
+
+        Columns that matter only together hardly change the first fits, and are lost beside columns that matter alone.
+        """
+        best = next((end for end in ends if not end.full), None)
+        left = ends[0].error > UNEXPLAINED * rows.variance
+        if best is None or not left or self.X.shape[1] < MANY_COLUMNS or len(self.X) < FEW_ROWS or self.wide:
+            return ends
+        others = rows.residuals(best) if best.kernel.is_distance else None
+        if others is None:
+            return ends
+        path = others.rounds(others.first(best.kernel), full=False, most=self.most_rounds)
+        found = min(path, key=lambda trial: trial.error)
+        if not found.round or found.error > (1 - BETTER) * path[0].error:
+            return ends
+        paths: dict[Kernel, list[Trial]] = {}
+
+        def follow(kernel: Kernel) -> None:
+            paths[kernel] = rows.rounds(rows.combined(best, kernel, others, found), full=False, most=AGAIN)
+
+        kernels = [end.kernel for end in ends if not end.full]
+        run_on_threads(follow, kernels)
+        self.trials += [replace(trial, fits=()) for kernel in kernels for trial in paths[kernel]]
+        more = [self._best(paths[kernel]) for kernel in kernels]
+        return sorted([*(end for end in ends if end.full), *map(self._best, zip(
+            [end for end in ends if not end.full], more, strict=True))], key=self._rank)  # fmt: skip
 
     def _missed(self, ends: list[Trial], variance: float) -> bool:
         """Whether little was explained, and metrics did not help, where few of many columns may matter."""
         first = min((trial.error for trial in self.trials if trial.round == 0), default=0.0)
         learned = ends[0].error < (1 - BETTER) * first
-        return ends[0].error > POOR * variance and not learned and self.X.shape[1] >= MANY_COLUMNS
+        return ends[0].error > MISSED * variance and not learned and self.X.shape[1] >= MANY_COLUMNS
 
     def _follow(self, rows: Comparison) -> list[Trial]:
         """The best fit of each path, best ones first."""
@@ -463,6 +605,15 @@ class Learner:
         tasks = [(kernel, False) for kernel in kernels if len(diagonals) > 1]
         tasks += [(kernel, True) for kernel in kernels if full and not kernel.separable]
         run_on_threads(further, tasks)
+        found = {kernel: diagonals[kernel] + others.get((kernel, False), []) for kernel in diagonals}
+        best = min(map(self._best, found.values()), key=self._rank, default=None)
+        if best is not None and all(best is not trial for path in diagonals.values() for trial in path):
+            # A path that started from the metric of another kernel has found a better one: give it back.
+            behind = [kernel for kernel in diagonals if self._best(found[kernel]).error > (1 + BETTER) * best.error]
+            again: dict[Kernel, list[Trial]] = {}
+            run_on_threads(lambda kernel: again.update({kernel: self._transfer(rows, kernel, found)}), behind)
+            for kernel in behind:
+                others[kernel, False] = others.get((kernel, False), []) + again[kernel]
         # In an order that does not depend on the threads.
         paths = [diagonals[kernel] + others.get((kernel, False), []) for kernel in kernels if kernel in diagonals]
         paths += [others[task] for task in tasks if task[1]]
@@ -479,8 +630,9 @@ class Learner:
         return d > 1 and n >= max(FEW_ROWS, ROWS_PER_COLUMN * d)
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
-        """What fits are compared by: the error to expect; of errors too small to matter, fewer rounds are better."""
-        return max(trial.expected, self.resolution), trial.round
+        """Sort key of fits: the error to expect; among errors too small to matter, the number of rounds."""
+        expected = trial.expected * (1 + ADDS if trial.additive else 1)
+        return max(expected, self.resolution), trial.round
 
     def _best(self, trials: Sequence[Trial]) -> Trial:
         return min(trials, key=self._rank)
@@ -497,7 +649,8 @@ class Learner:
 
     def _refine(self, rows: Comparison, ends: list[Trial]) -> list[Trial]:
         """Fits with more rows and landmarks: near ends with two length scales, and with a smoother kernel."""
-        bound = max((1 + NEAR) * ends[0].error, self.resolution)
+        near_enough = NEAR if len(self.X) >= FEW_ROWS else NEAR_OF_FEW
+        bound = max((1 + near_enough) * ends[0].error, self.resolution)
         near = [end for end in ends if end.error <= bound][:FINALISTS]
         tasks = [(end, end.factor) for end in near]
         tasks += [(end, end.factor / STEP) for end in near[:2] if end.kernel.has_length]

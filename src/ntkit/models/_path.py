@@ -19,6 +19,7 @@ _SLACK = 0.001  # relative; the largest α with an error within this of the best
 _MOST_RAISES = 40
 _FALLS = 0.01  # relative; an error that still falls by as much at an end of the grid would go on falling
 _NEGLIGIBLE = 1e-4  # of the largest error: nobody minds then
+_ZERO = 1e-16  # mean squared error over the mean square of the targets that is as good as 0
 GRID = 10.0 ** np.arange(-7, 2.5, 0.5)
 """Default α, as multiples of the mean k̄ of the diagonal of the (centred) kernel matrix.
 
@@ -188,7 +189,8 @@ class _Search:
             return False
         error, beside = self.errors[index], self.errors[1 if index == 0 else last - 1]
         finite = self.errors[np.isfinite(self.errors)]
-        return bool(error < (1 - _FALLS) * beside and error > _NEGLIGIBLE * finite.max(initial=0.0))
+        negligible = max(_NEGLIGIBLE * finite.max(initial=0.0), _ZERO * float(np.mean(to_numpy(self.targets) ** 2)))
+        return bool(error < (1 - _FALLS) * beside and error > negligible)
 
     def go_down(self, index: int) -> int:
         """Index of the best α, if smaller ones follow the first as long as the error falls towards it."""

@@ -13,11 +13,13 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._estimator import AllOrNothing, check_rows
 from ntkit._random import RandomState, keyed, seed_sequence
-from ntkit._state import COLUMNS, Declared, Estimator, Field, Integer
-from ntkit._validation import check_choice, check_int, message
+from ntkit._state import COLUMNS, Declared, Estimator, Field, Integer, Optional
+from ntkit._validation import check_bool, check_choice, check_int, message
 from ntkit.features import NystroemFeatures
 from ntkit.models._checks import check_weight
+from ntkit.models._metric import ADDITIVE_SCALE
 from ntkit.models.metric import LearnedMetric
+from ntkit.preprocessing import PiecewiseLinearEncoder
 
 _LANDMARKS = ("uniform", "leverage", "kmeans")
 USUAL, LARGE = 2048, 4096
@@ -30,19 +32,24 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
 
         Z(x)·Z(y) ≈ k(Mx, My),
 
-    with the kernel k, its length scale and M learned from rows and targets, and landmarks among the rows. These are the
-    default features of :class:`FeatureRidge` for tables.
+    with the kernel k, its length scale and M learned from rows and targets, and landmarks among the rows. Where this
+    lowers the error on held-out rows, features of single columns are added (:class:`PiecewiseLinearEncoder`), so that
+    a linear model of all features is a sum of a function of all columns and of functions of one column each. These are
+    the default features of :class:`FeatureRidge` for tables.
 
     Parameters
     ----------
     n_components : int or "auto"
-        Number of landmarks, and of features; the number of rows where there are fewer. "auto": 2048, and 4096 where
-        the metric's fits say that these would lower the error by more than about 7 %.
+        Number of landmarks, and of features of the kernel; the number of rows where there are fewer. "auto": 2048, or
+        4096 where the metric's fits say that these would lower the error by more than about 7 %.
     metric : LearnedMetric, FrozenEstimator or None
         The metric to learn; None: ``LearnedMetric()``. One that is fitted already, in scikit-learn's
         ``FrozenEstimator``, is used as it is.
     landmarks : {"uniform", "leverage", "kmeans"}
         As for :class:`NystroemFeatures`.
+    additive : bool
+        Whether to add features of single columns if the metric has found that they help. They come after those of the
+        kernel, are at most 512, and `n_components` does not count them.
     batch_size : int or None
         Most rows to work on at a time; None: as many as suit the machine.
     random_state : None, int, RandomState or Generator
@@ -53,6 +60,8 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
     metric_ : LearnedMetric
     map_ : NystroemFeatures
         Of rows that the metric has scaled.
+    additive_ : PiecewiseLinearEncoder or None
+        Features of single columns, which are multiplied by 0.7, or None.
     feature_importances_ : ndarray of shape (n_features,)
         See :class:`LearnedMetric`.
     n_features_in_ : int
@@ -83,6 +92,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         **COLUMNS,
         "metric_": Estimator(("transform",)),
         "map_": Estimator(("transform",)),
+        "additive_": Optional(Estimator(("transform",))),
         "_n_features_out": Integer(1),
     }
 
@@ -92,12 +102,14 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         n_components: int | str = "auto",
         metric: Any = None,
         landmarks: str = "uniform",
+        additive: bool = True,
         batch_size: int | None = None,
         random_state: RandomState = None,
     ):
         self.n_components = n_components
         self.metric = metric
         self.landmarks = landmarks
+        self.additive = additive
         self.batch_size = batch_size
         self.random_state = random_state
 
@@ -129,7 +141,9 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
             if sample_weight is not None:
                 Z = Z[np.flatnonzero(check_weight(sample_weight, int(Z.shape[0]), type(self).__name__))]
             self.map_ = self._map(keyed(seed, "landmarks"), int(Z.shape[0])).fit(Z)
-            self._n_features_out = self.map_._n_features_out
+            self.additive_ = self.metric_.additive_ if self.additive and not _array.is_sparse(Z) else None
+            ramps = 0 if self.additive_ is None else self.additive_._n_features_out
+            self._n_features_out = self.map_._n_features_out + ramps
         return self
 
     def _fitted_metric(self, X: Any, y: Any, weight: Any, seed: np.random.SeedSequence) -> Any:
@@ -171,13 +185,50 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
             from ntkit.distributed import map_rows
 
             return map_rows(self.transform, X, n_columns=self._n_features_out)
-        check_rows(self, X, reset=False, sparse=True)
-        return self.map_.transform(self.metric_.transform(X))
+        rows = check_rows(self, X, reset=False, sparse=True)
+        Z = self.map_.transform(self.metric_.transform(X))
+        if self.additive_ is None:
+            return Z
+        return _array.namespace(Z).concat([Z, self._ramps(rows)], axis=1)
+
+    def _ramps(self, rows: Array) -> Array:
+        """Features of single columns."""
+        if _array.is_sparse(rows):
+            rows = rows.toarray()
+        assert self.additive_ is not None
+        return ADDITIVE_SCALE * self.additive_.transform(rows)
 
     def times(self, X: Any, weights: Array, tolerance: float = 0.0) -> Array:
         """Z(X) @ weights without the features; see :meth:`NystroemFeatures.times`."""
-        check_rows(self, X, reset=False, sparse=True)
-        return self.map_.times(self.metric_.transform(X), weights, tolerance)
+        rows, m = check_rows(self, X, reset=False, sparse=True), self.map_._n_features_out
+        values = self.map_.times(self.metric_.transform(X), weights[:m], tolerance)
+        if self.additive_ is None:
+            return values
+        xp: Any = _array.namespace(values)
+        ramps = xp.astype(self._ramps(rows), values.dtype)
+        return values + xp.matmul(ramps, xp.astype(weights[m:], values.dtype))
+
+    def expression(self, X: Array) -> Array:
+        """The features as one expression of array operations, without checks.
+
+        Parameters
+        ----------
+        X : torch tensor or traced array of shape (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        Z = self.map_.expression(self.metric_.expression(X))
+        if self.additive_ is None:
+            return Z
+        return _array.namespace(Z).concat([Z, ADDITIVE_SCALE * self.additive_.expression(X)], axis=1)
+
+    def weighted_expression(self, X: Array, weights: np.ndarray, tolerance: float = 0.0) -> Array:
+        """Features times weights as one expression; see :meth:`NystroemFeatures.weighted_expression`."""
+        m = self.map_._n_features_out
+        values = self.map_.weighted_expression(self.metric_.expression(X), weights[:m], tolerance)
+        if self.additive_ is None:
+            return values
+        ramps = _array.widen(ADDITIVE_SCALE * self.additive_.expression(X))
+        return values + ramps @ _array.constant(weights[m:], ramps)
 
     @property
     def feature_importances_(self) -> np.ndarray:
@@ -193,6 +244,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
                 raise ValueError(message(name, "n_components", "an int ≥ 1 or 'auto'", self.n_components))
             check_int(self.n_components, "n_components", name, minimum=1)
         check_choice(self.landmarks, "landmarks", name, _LANDMARKS)
+        check_bool(self.additive, "additive", name)
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
         metric = self.metric.estimator if isinstance(self.metric, FrozenEstimator) else self.metric
@@ -205,9 +257,15 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         self._check_parameters()
         if not isinstance(self.metric_, LearnedMetric) or not isinstance(self.map_, NystroemFeatures):
             raise ValueError("there must be a LearnedMetric and NystroemFeatures")
-        sizes = {self.n_features_in_, self.metric_.n_features_in_, self.map_.n_features_in_}
-        if len(sizes) > 1 or self._n_features_out != self.map_._n_features_out:
-            raise ValueError("the metric and the map must be of the same columns")
+        sizes, n_features = {self.n_features_in_, self.metric_.n_features_in_}, self.map_._n_features_out
+        sizes.add(self.map_.n_features_in_)
+        if self.additive_ is not None:
+            if not isinstance(self.additive_, PiecewiseLinearEncoder):
+                raise ValueError("additive features must be a PiecewiseLinearEncoder")
+            sizes.add(self.additive_.n_features_in_)
+            n_features += self.additive_._n_features_out
+        if len(sizes) > 1 or self._n_features_out != n_features:
+            raise ValueError("the metric, the map and additive features must be of the same columns")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

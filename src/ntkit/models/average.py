@@ -83,6 +83,11 @@ class Average(Declared, BaseEstimator):
 class AverageRegressor(MultiOutputMixin, RegressorMixin, Average):
     """Predictions are weighted means."""
 
+    def expressions(self, X: Any) -> dict[str, Any]:
+        """The prediction as an expression of array operations; see :class:`FeatureRidge`."""
+        found = [model.expressions(X)["prediction"] for model in self.estimators_]
+        return {"prediction": _weighted(found, self.weights_)}
+
     def predict(self, X: Any, *, return_std: bool = False) -> Any:
         """Predict the targets of rows; see :meth:`FeatureRidge.predict`. Variances are weighted means, too."""
         if not return_std:
@@ -94,6 +99,11 @@ class AverageRegressor(MultiOutputMixin, RegressorMixin, Average):
 
 class AverageClassifier(ClassifierMixin, Average):
     """Probabilities are weighted means."""
+
+    def expressions(self, X: Any) -> dict[str, Any]:
+        """Class and probabilities as expressions of array operations; see :class:`FeatureRidgeClassifier`."""
+        p = _weighted([model.expressions(X)["probabilities"] for model in self.estimators_], self.weights_)
+        return {"index": _array.namespace(p).argmax(p, axis=1), "probabilities": p}
 
     @property
     def classes_(self) -> np.ndarray:
@@ -136,7 +146,7 @@ def _weighted(values: list[Any], weights: np.ndarray) -> Any:
     return total
 
 
-def greedy_weights(losses: Any, n_models: int, *, picks: int = 6) -> list[float]:
+def greedy_weights(losses: Any, n_models: int, *, most: int = 3, picks: int = 6) -> list[float]:
     """Weights of an average, chosen greedily with replacement (Caruana et al., ICML 2004).
 
     Parameters
@@ -145,6 +155,8 @@ def greedy_weights(losses: Any, n_models: int, *, picks: int = 6) -> list[float]
         From weights to the loss of the average on held-out rows.
     n_models : int
         Models, the best one first.
+    most : int
+        Most different models of an average.
     picks : int
         Models to pick; the best average on the way is taken.
 
@@ -164,7 +176,8 @@ def greedy_weights(losses: Any, n_models: int, *, picks: int = 6) -> list[float]
     counts[0] = 1
     best, least = counts / counts.sum(), losses(counts / counts.sum())
     for _ in range(picks - 1):
-        tried = [counts + np.eye(n_models)[i] for i in range(n_models)]
+        allowed = np.flatnonzero(counts) if np.count_nonzero(counts) >= most else np.arange(n_models)
+        tried = [counts + np.eye(n_models)[i] for i in allowed]
         found = [losses(each / each.sum()) for each in tried]
         counts = tried[int(np.argmin(found))]
         if min(found) < least * (1 - _CLEAR):

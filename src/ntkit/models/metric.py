@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,20 +10,33 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
+from ntkit._array import Array
 from ntkit._estimator import AllOrNothing, as_floating, check_rows
 from ntkit._random import RandomState, generator, seed_sequence
-from ntkit._state import COLUMNS, Declared, Field, Floats, Integer, Real, Seed, Text
+from ntkit._state import COLUMNS, Declared, Estimator, Field, Floats, Integer, Optional, Real, Seed, Text
 from ntkit._validation import check_bool, check_choice, check_int, message
 from ntkit.kernels import KernelSpec
 from ntkit.models._checks import check_weight
-from ntkit.models._metric import FEWEST_ROWS, MATERN, Kernel, Learned, Learner, Sizes
+from ntkit.models._metric import (
+    ADDITIVE_SCALE,
+    FEWEST_ROWS,
+    MATERN,
+    MOST_COLUMNS,
+    Finalist,
+    Kernel,
+    Learned,
+    Learner,
+    Sizes,
+)
 from ntkit.models._rows import as_arrays, take_rows
 from ntkit.models._targets import ClassTargets, RealTargets
 from ntkit.networks import UnsupportedError
+from ntkit.preprocessing import PiecewiseLinearEncoder
 
 _METRICS = ("auto", "diagonal", "full")
 _FEW_CLASSES = 20  # distinct whole numbers up to which targets are taken for classes
 _RESOLUTION = 0.005  # errors of indicators of classes, over their variance, that are as good as 0: all rows are right
+_MOST_KNOTS, _MOST_RAMPS = 14, 512  # of a column; of all columns, fewer knots are taken where they would be more
 _MOST_NUMBERS = 2**27  # of a dense sample of sparse rows, 512 MiB
 
 
@@ -78,8 +92,12 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         Mean squared error of the best fit on held-out rows, as a share of the variance of the targets.
     gain_ : float
         This error over the error with half as many landmarks, as a measure of what more landmarks would bring.
+    additive_ : PiecewiseLinearEncoder or None
+        Features of single columns that lower the error on held-out rows when they are added to the kernel's features;
+        None if they do not.
     results_ : list of dict
-        All fits: "kernel", "metric", "round", "lengthscale" (over the median distance), "alpha", "error", "seconds".
+        All fits: "kernel", "metric", "round", "lengthscale" (over the median distance), "additive", "alpha", "error",
+        "seconds".
     n_samples_used_ : int
         Rows looked at; fewer than there were if there were more than `max_samples`.
     n_features_in_ : int
@@ -113,6 +131,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
     """
 
     learns_from_targets: ClassVar[bool] = True
+    _transient: ClassVar[tuple[str, ...]] = ("_alternatives",)
     _state: ClassVar[dict[str, Field]] = {
         **COLUMNS,
         "_seed": Seed(),
@@ -125,6 +144,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         "alpha_": Real(minimum=0.0),
         "error_": Real(minimum=0.0),
         "gain_": Real(minimum=0.0),
+        "additive_": Optional(Estimator(("transform",))),
         "results_": Field(),
         "n_samples_used_": Integer(1),
         "_n_features_out": Integer(1),
@@ -210,28 +230,73 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         unit = 1 / np.where(scale > 0, scale, 1.0)
         targets, spread, indicators = _standardized(Y, weight)
         rows = ((X - mean) * unit).astype(np.float32)
+        encoder = None if sparse or (kernel and not kernel.is_distance) else _encoder(X)
         if n >= FEWEST_ROWS and spread > 0 and scale.any():
             resolution = _RESOLUTION * spread if indicators else 0.0
-            learned = self._compare(rows, targets, weight / weight.mean(), kernel, resolution)
-            best, A = learned.best, learned.outer_products
-            M, self.kernel_, self.kernel_params_ = best.metric / best.length, best.kernel.name, best.kernel.params
-            self.alpha_, self.error_, self.gain_ = best.alpha, best.error / spread, best.gain
+            ramps = None if encoder is None else (ADDITIVE_SCALE * encoder.transform(X)).astype(np.float32)
+            learned = self._compare(rows, targets, weight / weight.mean(), kernel, resolution, ramps)
             self.results_ = [_record(trial, spread) for trial in learned.trials]
+            found = [self._found(each, spread, encoder) for each in learned.finalists]
         else:  # nothing to learn from: all columns alike, at a length scale of about the median distance
             kernel = kernel or MATERN
             M = np.full(d, (2.0 * max(int(np.count_nonzero(scale)), 1)) ** -0.5)
-            self.kernel_, self.kernel_params_, A = kernel.name, kernel.params, np.diag((scale > 0).astype(np.float64))
-            self.alpha_, self.error_, self.gain_, self.results_ = 1.0, 1.0, 1.0, []
-        slopes = np.sqrt(np.maximum(np.diagonal(A), 0.0)) * (scale > 0)
-        self.metric_ = unit[:, None] * M if M.ndim == 2 else unit * M
+            nothing = {"alpha_": 1.0, "error_": 1.0, "gain_": 1.0, "additive_": None}
+            self.results_ = []
+            found = [nothing | _of_kernel(kernel, M, np.diag((scale > 0).astype(np.float64)))]
         self.center_ = np.zeros(d) if sparse else mean
-        self.sensitivities_ = slopes * unit
-        total = float((slopes**2).sum())
-        self.feature_importances_ = slopes**2 / total if total > 0 else np.full(d, 1 / d)
         self.n_samples_used_, self._n_features_out = n, d
+        self._alternatives = [self._in_units(each, unit, scale > 0) for each in found]
+        self.__dict__.update(self._alternatives[0])
+
+    @staticmethod
+    def _found(finalist: Finalist, spread: float, encoder: PiecewiseLinearEncoder | None) -> dict[str, Any]:
+        """Attributes of a fit, for standardized columns."""
+        trial = finalist.trial
+        return {
+            "alpha_": trial.alpha,
+            "error_": trial.error / spread,
+            "gain_": trial.gain,
+            "additive_": encoder if trial.additive else None,
+            **_of_kernel(trial.kernel, trial.metric / trial.length, finalist.outer_products),
+        }
+
+    @staticmethod
+    def _in_units(found: dict[str, Any], unit: np.ndarray, varies: np.ndarray) -> dict[str, Any]:
+        """These attributes for columns in their own units."""
+        M, slopes = found["metric_"], np.sqrt(np.maximum(np.diagonal(found.pop("outer_products")), 0.0)) * varies
+        total = float((slopes**2).sum())
+        return found | {
+            "metric_": unit[:, None] * M if M.ndim == 2 else unit * M,
+            "sensitivities_": slopes * unit,
+            "feature_importances_": slopes**2 / total if total > 0 else np.full(len(unit), 1 / len(unit)),
+        }
+
+    def alternatives(self) -> dict[str, LearnedMetric]:
+        """The best metric of each kernel and kind of metric that were compared at the end of `fit`.
+
+        Returns
+        -------
+        dict from names such as "matern diagonal" to fitted LearnedMetrics
+            The best one, which is this one, comes first. Alone, after a pickle or a file.
+        """
+        check_is_fitted(self)
+        found = {}
+        for values in self.__dict__.get("_alternatives") or [{}]:
+            other = copy(self)
+            other.__dict__.update(values)
+            other.__dict__.pop("_alternatives", None)
+            norm = {"l1": " l1"}.get(other.kernel_params_.get("norm", ""), "")
+            found[f"{other.kernel_}{norm} {'full' if other.metric_.ndim == 2 else 'diagonal'}"] = other
+        return found
 
     def _compare(
-        self, X: np.ndarray, Y: np.ndarray, weight: np.ndarray, kernel: Kernel | None, resolution: float
+        self,
+        X: np.ndarray,
+        Y: np.ndarray,
+        weight: np.ndarray,
+        kernel: Kernel | None,
+        resolution: float,
+        ramps: np.ndarray | None,
     ) -> Learned:
         from tqdm.auto import tqdm
 
@@ -243,7 +308,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
 
             learner = Learner(
                 X, Y, weight, generator(self._seed, "fits"), kernel=kernel, metric=self.metric,
-                most_rounds=self.max_rounds, sizes=Sizes(), resolution=resolution, tick=tick,
+                most_rounds=self.max_rounds, sizes=Sizes(), resolution=resolution, tick=tick, ramps=ramps,
             )  # fmt: skip
             try:
                 return learner.learn()
@@ -277,6 +342,17 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
             rows = _array.widen(rows)
         M, center = (_array.constant(values, rows) for values in (self.metric_, self.center_))
         return (rows - center) @ M if self.metric_.ndim == 2 else (rows - center) * M
+
+    def expression(self, X: Array) -> Array:
+        """Scaled and turned rows as one expression of array operations, without checks.
+
+        Parameters
+        ----------
+        X : torch tensor or traced array of shape (n_samples, n_features)
+        """
+        check_is_fitted(self)
+        M, center = (_array.constant(values, X) for values in (self.metric_, self.center_))
+        return (X - center) @ M if self.metric_.ndim == 2 else (X - center) * M
 
     def _check_parameters(self) -> Kernel | None:
         """Check them; return the kernel that they name, None for "auto"."""
@@ -314,6 +390,11 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         KernelSpec.of(self.kernel_, **self.kernel_params_)
         if self._n_features_out != self.n_features_in_:
             raise ValueError("there must be as many features as columns")
+        if self.additive_ is not None and (
+            not isinstance(self.additive_, PiecewiseLinearEncoder)
+            or self.additive_.n_features_in_ != self.n_features_in_
+        ):
+            raise ValueError("additive features must be a PiecewiseLinearEncoder of the same columns")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -333,6 +414,21 @@ def encode_targets(y: Any, owner: str) -> np.ndarray:
             except TypeError:
                 pass  # objects that are numbers
     return RealTargets().encode(y, owner)
+
+
+def _of_kernel(kernel: Kernel, metric: np.ndarray, outer_products: np.ndarray) -> dict[str, Any]:
+    return {
+        "metric_": metric, "kernel_": kernel.name, "kernel_params_": kernel.params, "outer_products": outer_products
+    }  # fmt: skip
+
+
+def _encoder(X: np.ndarray) -> PiecewiseLinearEncoder | None:
+    """Ramps of the columns, with as many knots as keep them few; None if there are too many columns or no values."""
+    distinct = np.array([len(np.unique(column)) for column in X.T]) if X.shape[1] <= MOST_COLUMNS else np.array([])
+    for n_knots in range(_MOST_KNOTS, 1, -1):
+        if 0 < (np.minimum(distinct, n_knots) - 1).sum() <= _MOST_RAMPS:
+            return PiecewiseLinearEncoder(n_knots=n_knots).fit(X)
+    return None
 
 
 def _standardized(Y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float, bool]:
@@ -360,6 +456,7 @@ def _record(trial: Any, spread: float) -> dict[str, Any]:
         "metric": "full" if trial.full else "diagonal",
         "round": trial.round,
         "lengthscale": trial.factor,
+        "additive": trial.additive,
         "alpha": trial.alpha,
         "error": trial.error / spread,
         "seconds": trial.seconds,

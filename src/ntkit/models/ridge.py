@@ -10,6 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
+from ntkit import _expression as expression
 from ntkit._array import Array
 from ntkit._batching import progress_bar
 from ntkit._random import RandomState, keyed, row_uniforms, seed_sequence
@@ -21,6 +22,7 @@ from ntkit.models._checks import check_weight, to_library
 from ntkit.models._features import (
     check_columns,
     check_features,
+    check_size,
     dense_features,
     fit_features,
     importances,
@@ -58,6 +60,7 @@ class FeatureModel(OfFeatures):
         features: Any = None,
         *,
         alphas: Any = None,
+        n_components: int | None = None,
         fit_intercept: bool = True,
         selection: str = "loo",
         n_selection: int = 1000,
@@ -68,6 +71,7 @@ class FeatureModel(OfFeatures):
     ):
         self.features = features
         self.alphas = alphas
+        self.n_components = n_components
         self.fit_intercept = fit_intercept
         self.selection = selection
         self.n_selection = n_selection
@@ -167,7 +171,8 @@ class FeatureModel(OfFeatures):
         self._targets = self._codec()
         first = source.first()
         take_columns(self, first.X)
-        self.features_ = fit_features(self.features, source, self._seed, owner, self._codec().encode)
+        encode = self._codec().encode
+        self.features_ = fit_features(self.features, source, self._seed, owner, encode, self.n_components)
         with first.located("X"):
             probe = self._transform(take_rows(first.X, slice(0, 1)))
         self._itemsize = probe.dtype.itemsize
@@ -235,6 +240,7 @@ class FeatureModel(OfFeatures):
     def _check_parameters(self) -> None:
         if self.features is not None:
             check_features(self.features, type(self).__name__)
+        check_size(self.n_components, self.features, type(self).__name__)
         self._check_common()
         check_choice(self.solver, "solver", type(self).__name__, _SOLVERS)
 
@@ -317,10 +323,20 @@ class FeatureModel(OfFeatures):
             parts.append(xp.matmul(xp.astype(Z, xp.float64), coef) + intercept)
         return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts, axis=0)
 
+    @property
+    def _noise_deviation(self) -> float:
+        """Least standard deviation of the noise of a target; 0 if it is not known."""
+        noise = self._solution.noise
+        return 0.0 if noise is None else float(_array.to_numpy(noise).min()) ** 0.5
+
+    def _score_expression(self, X: Array) -> Array:
+        coef = _array.to_numpy(self._solution.coef)
+        scores = expression.weighted(self.features_, X, coef, NEGLIGIBLE * self._noise_deviation)
+        return scores + _array.constant(_array.to_numpy(self._solution.intercept), scores)
+
     def _weighted_scores(self, X: Any) -> Array | None:
         """Scores without the features, if these have such a way."""
-        owner, coef, noise = type(self).__name__, self._solution.coef, self._solution.noise
-        spread = 0.0 if noise is None else float(_array.to_numpy(noise).min()) ** 0.5
+        owner, coef, spread = type(self).__name__, self._solution.coef, self._noise_deviation
         X = as_rows(X, "X", owner)
         step = self.batch_size or max(n_rows_of(X), 1)
         parts = []
@@ -370,6 +386,8 @@ class FeatureRidge(FeatureModel, RidgeRegressor):
         Strengths of the penalty to choose from. None: 10⁻⁷, 10^-6.5, …, 10² times the mean squared norm of the
         (centred) features, and smaller ones while the error falls. If the best of three or more given ones is the first
         or the last, and the error still falls towards it, a warning says so.
+    n_components : int or None
+        Number of features, set on the (last step of the) features; None: their own number. An error if they have none.
     fit_intercept : bool
         Whether b is fitted, without penalty, or 0.
     selection : {"loo", "holdout"}
@@ -459,7 +477,7 @@ class FeatureRidgeClassifier(FeatureModel, RidgeClassifier):
 
     Parameters
     ----------
-    features, alphas, fit_intercept, selection, n_selection, solver, batch_size, progress, random_state
+    features, alphas, n_components, fit_intercept, selection, n_selection, solver, batch_size, progress, random_state
         As for :class:`FeatureRidge`.
 
     Attributes

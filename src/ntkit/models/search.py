@@ -20,19 +20,18 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import Pipeline
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
-from tqdm.auto import tqdm
 
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._deprecated import OldSpellings
 from ntkit._estimator import AllOrNothing
+from ntkit._progress import fits_bar
 from ntkit._random import RandomState, generator, keyed, row_uniforms, seed_sequence
 from ntkit._state import COLUMNS, Declared, Estimator, Field, Integer, Seed, Text
 from ntkit._validation import check_bool, check_int, check_real, message
 from ntkit.features import NTKFeatures, RandomFourierFeatures
 from ntkit.models._checks import check_alphas, check_weight
 from ntkit.models._features import MOST_LEARNED, SAMPLE, importances, seeded
-from ntkit.models._metric import MOST_COLUMNS
 from ntkit.models._rows import as_arrays, as_rows, n_rows_of, take_rows
 from ntkit.models._targets import RealTargets, check_labels
 from ntkit.models.adaptive import AdaptiveFeatures
@@ -45,8 +44,12 @@ _FIRST_ROWS, _FIRST_COMPONENTS = 2000, 512
 _ALL_ROWS_COMPONENTS = 2048  # features of the first fits on all rows
 _FALLS = 0.01  # relative; features are doubled while the error falls by this
 _NEAR = 1.5  # loss over the least one, up to which a model may be part of an average
-_FEW_ROWS = 5000  # below, metrics are learned again from all rows for the final model
+_FEW_ROWS = 5000  # below, metrics are learned from several draws
+_ENOUGH_ROWS = 10_000  # below, metrics are learned again from all rows for the final model
+_PRODUCT, _PRODUCTS = 1024, 4.0  # order of a product of matrices that tells the speed; seconds of a fit over its cost
+_OVERTIME = 1.1  # of the budget, up to which metrics of the final models are learned again
 _SHARE = 0.5  # of the budget, after which no further candidate is tried on few rows
+_REPEATS, _REPEAT_SHARE = 4, 0.2  # further draws from which metrics of few rows are learned; of the budget
 
 
 class Round(NamedTuple):
@@ -61,20 +64,12 @@ def default_candidates(n_features: int, *, sparse: bool = False) -> dict[str, An
 
     Examples
     --------
-    >>> list(default_candidates(4))[:3]
-    ['linear', 'learned', 'laplace l1 diagonal']
+    >>> list(default_candidates(4))
+    ['linear', 'learned', 'ntk depth=1', 'ntk depth=3']
     """
     candidates: dict[str, Any] = {"linear": "passthrough"}
     if not sparse and n_features <= MOST_LEARNED:
-        candidates["learned"] = AdaptiveFeatures()  # what FeatureRidge() takes
-        kernels: dict[str, Any] = {"matern": ("matern", None), "gaussian": ("gaussian", None)}
-        if n_features <= MOST_COLUMNS:
-            kernels = {"laplace l1": ("laplace", {"norm": "l1"}), **kernels}
-        for name, (kernel, params) in kernels.items():
-            metric = LearnedMetric(kernel=kernel, kernel_params=params, metric="diagonal")
-            candidates[f"{name} diagonal"] = AdaptiveFeatures(metric=metric)
-        if 1 < n_features <= MOST_COLUMNS:
-            candidates["matern full"] = AdaptiveFeatures(metric=LearnedMetric(kernel="matern", metric="full"))
+        candidates["learned"] = AdaptiveFeatures()
     for depth in (1, 3):
         candidates[f"ntk depth={depth}"] = NTKFeatures(depth=depth, bias="auto")
     if sparse:
@@ -91,6 +86,8 @@ class _Clock:
         self.began, self.budget = time.perf_counter(), np.inf if budget is None else budget
         self.fits: list[tuple[float, float]] = []
         self.spent = False
+        self.reserved = 0.0  # for metrics that are learned again
+        self.product: float | None = None  # seconds of a product of matrices
 
     def elapsed(self) -> float:
         """Seconds so far."""
@@ -98,26 +95,47 @@ class _Clock:
 
     def allows(self, *sizes: Round) -> bool:
         """Whether there is time for fits of these sizes."""
-        fits = self.elapsed() + sum(self.estimate(size) for size in sizes) <= self.budget
+        fits = self.elapsed() + self.reserved + sum(self.estimate(size) for size in sizes) <= self.budget
         self.spent |= not fits
         return fits
 
     def estimate(self, size: Round) -> float:
-        """Seconds of a fit: a line through the times of the smallest and the largest fits so far."""
+        """Seconds of a fit: a line through the times of the smallest and the largest fits so far.
+
+        As long as all were small, their times are mostly overhead, and the slope comes from the speed of products.
+        """
         if not self.fits:
             return 0.0
         costs, seconds = np.array(sorted(self.fits)).T
         overhead, first = float(np.median(seconds[:3])), float(np.median(costs[:3]))
         last, most = float(np.median(costs[-3:])), float(np.median(seconds[-3:]))
-        rate = (most - overhead) / (last - first) if last > 2 * first else overhead / first
-        return overhead + max(rate, 0.0) * max(_cost(size) - first, 0.0)
+        if last > 8 * first:
+            rate = max((most - overhead) / (last - first), 0.0)
+        else:
+            rate = min(overhead / first, self._slope() or np.inf)
+        return overhead + rate * max(_cost(size) - first, 0.0)
+
+    def _slope(self) -> float:
+        """Seconds per unit of cost, from the time of a product of matrices; 0 if the clock is too coarse."""
+        if self.product is None:
+            A = np.ones((_PRODUCT, _PRODUCT), dtype=np.float32)
+            times = []
+            for _ in range(3):
+                began = time.perf_counter()
+                A @ A
+                times.append(time.perf_counter() - began)
+            self.product = min(times)
+        return _PRODUCTS * self.product / _PRODUCT**3
 
 
 class _Entry:
-    """A candidate on its way through the rounds."""
+    """A candidate on its way through the rounds; of one that learns its metric, one of the kernels found.
 
-    def __init__(self, name: str, features: Any):
-        self.name, self.features = name, features
+    `origin` is the name of the candidate, `repeat` tells apart metrics that were learned from other draws.
+    """
+
+    def __init__(self, name: str, features: Any, *, origin: str = "", repeat: int = 0):
+        self.name, self.features, self.origin, self.repeat = name, features, origin or name, repeat
         self.loss = self.rank = np.inf
         self.model: Any = None  # of all rows
         self.n_components = 0
@@ -207,15 +225,18 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     def _compete(self, X: Any, y: np.ndarray, weight: np.ndarray | None, clock: _Clock) -> tuple[str, Any]:
         """The best candidate or average, and its model on all rows."""
         entries = [_Entry(name, features) for name, features in self._candidates(X).items()]
-        n_candidates, data = len(entries), (X, y, weight)
-        with tqdm(desc=type(self).__name__, unit=" fits", disable=not self.progress) as bar:
+        data = (X, y, weight)
+        with fits_bar(type(self).__name__ if self.progress else None) as bar:
             self._bar = bar
             try:
-                done = self._on_few_rows(entries, data, clock)
+                learned = self._learned(entries, data, clock)
+                done = self._on_few_rows(learned, data, clock)
                 finals = self._on_all_rows(done, data, clock)
                 best = self._average(finals, data, clock)
             finally:
                 del self._bar
+        origins = {entry.origin for entry in learned}
+        n_candidates = len(learned) + sum(entry.name not in origins for entry in entries)
         self.n_candidates_tried_ = len({result["name"] for result in self.results_})
         spent = ": budget spent" if clock.spent else ""
         self.summary_ = f"tried {self.n_candidates_tried_} of {n_candidates} candidates{spent}"
@@ -228,7 +249,6 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         needed = self._needed(y[order])
         order = np.concatenate([order[needed], np.delete(order, needed)])
         if len(entries) == 1:
-            self._learn_metric(entries[0], data)
             return entries
         least = Round(len(y), min(_FIRST_COMPONENTS, self.n_components))  # of the final model
         for index, size in enumerate(_rounds(len(y), self.n_components)):
@@ -241,7 +261,6 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
                 if tried and not (clock.elapsed() <= _SHARE * clock.budget and clock.allows(size, least)):
                     clock.spent = True
                     break
-                self._learn_metric(entry, data)
                 self._try(entry, index, size, some, clock)
                 tried.append(entry)
             survivors = sorted(tried, key=lambda entry: entry.rank)[: _survivors(len(entries))]
@@ -266,7 +285,8 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             done.sort(key=lambda entry: entry.rank)
             if len(entries) > 1:
                 for entry in done[: 1 if len(done) <= 2 else max(self.n_averaged, 2)]:
-                    self._grow(entry, index, data, clock)
+                    if not done[0].grown or entry is done[0]:  # else more features will not help others either
+                        self._grow(entry, index, data, clock)
                 done.sort(key=lambda entry: entry.rank)
         return done
 
@@ -286,7 +306,8 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     def _average(self, done: list[_Entry], data: tuple[Any, Any, Any], clock: _Clock) -> tuple[str, Any]:
         """The best model or an average of some, whichever predicts rows left out better."""
         best = done[0]
-        near = [entry for entry in done[: self.n_averaged] if entry.loss <= _NEAR * best.loss] or [best]
+        near = [entry for entry in done if entry.loss <= _NEAR * best.loss] if self.n_averaged > 1 else []
+        near = near or [best]
         left_out = [entry.model._solution.left_out for entry in near]
         if len({len(each[0]) if each is not None else 0 for each in left_out}) > 1 or left_out[0] is None:
             near, left_out = near[:1], left_out[:1]
@@ -295,42 +316,90 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             targets, _, weight = left_out[0]
             predictions = [self._predicted(entry.model, each[1]) for entry, each in zip(near, left_out, strict=True)]
             stack = np.stack(predictions)
-            shares = greedy_weights(lambda each: self._loss(targets, np.tensordot(each, stack, 1), weight), len(near))
+            shares = greedy_weights(
+                lambda each: self._loss(targets, np.tensordot(each, stack, 1), weight), len(near), most=self.n_averaged
+            )
         chosen = sorted((pair for pair in zip(shares, near, strict=True) if pair[0] > 0), key=lambda pair: -pair[0])
-        if len(data[1]) < _FEW_ROWS:
-            for _, entry in chosen:
-                if self._learns(entry.name, data[0]) and clock.elapsed() < clock.budget:
-                    size = entry.n_components
-                    entry.features = self._candidates(data[0])[entry.name]
-                    entry.model = self._estimator(entry, size, data[0]).fit(*data)
+        if len(data[1]) < _ENOUGH_ROWS:
+            self._learn_again([entry for _, entry in chosen], data, clock)
         if len(chosen) == 1:
             return chosen[0][1].name, chosen[0][1].model
         name = " + ".join(f"{share:.2g} {entry.name}" for share, entry in chosen)
         return name, self._average_of.of([entry.model for _, entry in chosen], [share for share, _ in chosen])
 
-    def _learns(self, name: str, X: Any) -> bool:
-        """Whether a candidate has a metric to learn."""
-        features = self._candidates(X)[name]
-        return isinstance(features, AdaptiveFeatures) and not isinstance(features.metric, FrozenEstimator)
+    def _learned(self, entries: list[_Entry], data: tuple[Any, Any, Any], clock: _Clock) -> list[_Entry]:
+        """Entries with fitted metrics, learned from rows on which no error is going to be estimated.
 
-    def _learn_metric(self, entry: _Entry, data: tuple[Any, Any, Any]) -> None:
-        """Learn the metric of a candidate once, from rows on which no error is going to be estimated."""
-        features = entry.features
-        if not isinstance(features, AdaptiveFeatures) or isinstance(features.metric, FrozenEstimator):
-            return
-        X, y, weight = data
-        keys = row_uniforms(keyed(seed_sequence(self._model_seed), "sample"), 0, len(y))[:, 0]
-        others = np.sort(np.argsort(keys, kind="stable")[min(self.n_selection, len(y) // 5) :])
+        A candidate that tries several kernels becomes one entry for each. Few rows leave time to learn from several
+        draws: their averages are better than any of them.
+        """
+        keys = row_uniforms(keyed(seed_sequence(self._model_seed), "sample"), 0, len(data[1]))[:, 0]
+        others = np.sort(np.argsort(keys, kind="stable")[min(self.n_selection, len(keys) // 5) :])
         if len(others) > 2 * SAMPLE:
             others = others[np.sort(generator(self._seed, "metric").permutation(len(others))[:SAMPLE])]
-        rows = take_rows(X, others)
-        metric = LearnedMetric() if features.metric is None else clone(features.metric)
+        done: list[_Entry] = []
+        for entry in entries:
+            if not _learns(entry.features):
+                done.append(entry)
+                continue
+            if len(entries) > 1 and clock.elapsed() > _SHARE * clock.budget:
+                clock.spent = True
+                continue
+            began = clock.elapsed()
+            done += self._alternatives(entry, others, data)
+            seconds = clock.elapsed() - began
+            if len(keys) < _ENOUGH_ROWS:
+                clock.reserved = max(clock.reserved, seconds)
+            repeats = _REPEATS if len(keys) < _FEW_ROWS and len(entries) > 1 else 0
+            for repeat in range(1, repeats + 1):
+                if clock.elapsed() + seconds > _REPEAT_SHARE * clock.budget:
+                    break
+                again = _Entry(entry.name, entry.features, repeat=repeat)
+                done += self._alternatives(again, others, data)[:1]
+        return done or entries[:1]
+
+    def _alternatives(self, entry: _Entry, rows: np.ndarray, data: tuple[Any, Any, Any]) -> list[_Entry]:
+        """An entry for each kernel and kind of metric that a candidate has found, the best one first."""
+        metric = self._metric(entry, rows, data)
+        found = metric.alternatives() if metric.kernel == "auto" else {"": metric}
+        suffix = f" #{entry.repeat + 1}" if entry.repeat else ""
+        return [
+            _Entry(
+                f"{entry.name} {name}".strip() + suffix,
+                clone(entry.features).set_params(metric=FrozenEstimator(each)),
+                origin=entry.origin,
+                repeat=entry.repeat,
+            )
+            for name, each in found.items()
+        ]
+
+    def _metric(self, entry: _Entry, rows: np.ndarray | None, data: tuple[Any, Any, Any]) -> LearnedMetric:
+        """Learn the metric of a candidate from some rows, or from all."""
+        X, y, weight = data
+        if rows is not None:
+            X, y, weight = take_rows(X, rows), y[rows], None if weight is None else weight[rows]
+        metric = LearnedMetric() if entry.features.metric is None else clone(entry.features.metric)
         if metric.random_state is None:
-            metric.set_params(random_state=int(keyed(self._seed, entry.name).generate_state(1)[0]))
-        scaled = self._scaler(X).fit(rows, sample_weight=None if weight is None else weight[others]).transform(rows)
-        Y = self._model._codec().encode(y[others], type(self).__name__)
-        metric.fit(scaled, Y, None if weight is None else weight[others])
-        entry.features = clone(features).set_params(metric=FrozenEstimator(metric))
+            seed = keyed(keyed(self._seed, entry.origin), f"repeat {entry.repeat}" if entry.repeat else "metric")
+            metric.set_params(random_state=int(seed.generate_state(1)[0]))
+        scaled = self._scaler(X).fit(X, sample_weight=weight).transform(X)
+        return metric.fit(scaled, self._model._codec().encode(y, type(self).__name__), weight)
+
+    def _learn_again(self, entries: list[_Entry], data: tuple[Any, Any, Any], clock: _Clock) -> None:
+        """Learn the metrics of the final models from all rows, and fit these."""
+        candidates, known = self._candidates(data[0]), {}
+        for entry in entries:
+            features = candidates[entry.origin]
+            if not _learns(features) or clock.elapsed() + clock.reserved > _OVERTIME * clock.budget:
+                continue
+            key = entry.origin, entry.repeat
+            if key not in known:
+                metric = self._metric(_Entry(entry.origin, features, repeat=entry.repeat), None, data)
+                known[key] = metric.alternatives() if metric.kernel == "auto" else {"": metric}
+            own, found = entry.features.metric.estimator, list(known[key].values())
+            same = [each for each in found if each.kernel_ == own.kernel_ and each.metric_.ndim == own.metric_.ndim]
+            entry.features = clone(features).set_params(metric=FrozenEstimator((same or found)[0]))
+            entry.model = self._estimator(entry, entry.n_components, data[0]).fit(*data)
 
     def _try(self, entry: _Entry, index: int, size: Round, some: tuple[Any, Any, Any], clock: _Clock) -> None:
         """Fit a candidate on some rows; what it is ranked by is its loss on rows left out."""
@@ -385,7 +454,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             features.set_params(n_components=n_components)
         pipeline = Pipeline([("scale", self._scaler(X)), ("features", features)])
         n_selection = self.n_selection
-        if self._learns(entry.name, X):  # metrics were learned from all other rows
+        if isinstance(entry.features, AdaptiveFeatures):  # metrics were learned from all other rows
             n_selection = max(min(n_selection, n_rows_of(X) // 5), 1)
         return self._model(pipeline, alphas=self.alphas, n_selection=n_selection, random_state=self._model_seed)
 
@@ -475,6 +544,10 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     def intercept_(self) -> Any:
         """Constant term of the best estimator."""
         return self._of_best("intercept_")
+
+    def expressions(self, X: Any) -> dict[str, Any]:
+        """Results as expressions of array operations, without checks, by their names; see :class:`FeatureRidge`."""
+        return self.best_estimator_.expressions(X)
 
     def predict(self, X: Any) -> Any:
         """Predict with the best estimator.
@@ -678,7 +751,7 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, Search):
         return self.best_estimator_.predict_proba(X)
 
 
-_MOST_ON_ALL_ROWS = 4  # candidates that are compared on all rows
+_FEWEST_SURVIVORS, _MOST_ON_ALL_ROWS = 4, 6  # candidates that go on; that are compared on all rows
 
 
 def _rounds(n_rows: int, n_components: int) -> list[Round]:
@@ -693,13 +766,18 @@ def _rounds(n_rows: int, n_components: int) -> list[Round]:
 
 def _survivors(n_candidates: int) -> int:
     """How many candidates go on: half of them, four at least; the time budget then says how far they come."""
-    return max(-(-n_candidates // 2), min(_MOST_ON_ALL_ROWS, n_candidates))
+    return max(-(-n_candidates // 2), min(_FEWEST_SURVIVORS, n_candidates))
 
 
 def _cost(size: Round) -> float:
     """Time of a fit, up to a factor: the product ZᵀZ and some factorizations."""
     m = size.n_components
     return size.n_rows * m**2 + 4.0 * m**3
+
+
+def _learns(features: Any) -> bool:
+    """Whether features have a metric to learn."""
+    return isinstance(features, AdaptiveFeatures) and not isinstance(features.metric, FrozenEstimator)
 
 
 def _has_images(X: Any) -> bool:
