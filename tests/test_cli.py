@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -40,6 +42,32 @@ def run_process(*arguments):
     assert (done.returncode, done.stderr) == (0, "")
     assert "\x1b" not in done.stdout  # no colours
     return done.stdout
+
+
+def on_a_terminal(*arguments, interrupt="", environment=None):
+    """What a terminal shows of a command, and its exit code; Ctrl-C as soon as it shows `interrupt`."""
+    main_end, other_end = os.openpty()
+    termios.tcsetwinsize(other_end, (40, 120))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "ntkit", *arguments],
+        stdin=other_end, stdout=other_end, stderr=other_end, start_new_session=True,
+        env={**os.environ, **(environment or {})},
+    )  # fmt: skip
+    os.close(other_end)
+    screen = b""
+    while True:
+        try:
+            part = os.read(main_end, 65536)
+        except OSError:  # how Linux says that it is over
+            break
+        if not part:
+            break
+        screen += part
+        if interrupt and interrupt.encode() in screen:
+            process.send_signal(signal.SIGINT)
+            interrupt = ""
+    os.close(main_end)
+    return screen.decode(errors="replace"), process.wait(timeout=60)
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +148,8 @@ class TestFit:
     def test_auto_with_a_depth_and_a_length_scale(self):
         assert candidates("auto", None, None, 4) is None
         found = candidates("auto", 7, 2.5, 4)
-        learned = {"learned", "laplace l1 diagonal", "matern diagonal", "matern full"}
-        assert set(found) - learned == {"linear", "ntk depth=7", "ntk depth=7 bias=0", "gaussian lengthscale=2.5"}
-        assert learned < set(found)
+        fixed = {"linear", "ntk depth=7", "ntk depth=7 bias=0", "gaussian lengthscale=2.5"}
+        assert set(found) == fixed | {"learned"}
 
     def test_quiet_prints_nothing(self, ntkit, folder, tmp_path):
         done = ntkit("fit", folder / "train.npz", "-t", "y", "-o", tmp_path / "m", "-q", "--kernel", "linear", *SMALL)
@@ -138,7 +165,6 @@ class TestFit:
     @pytest.mark.parametrize(
         ("options", "what"),
         [
-            ([], r"train.csv'.* column 'id' has 400 different values.* Leave it out: --drop 'id'\.$"),
             (
                 ["--drop", "idd"],
                 r"has no column 'idd'\. Did you mean 'id'\? It has: width, age, code, id, price, sort\.",
@@ -192,6 +218,65 @@ class TestFit:
         assert "ntkit fit --help" in done.err
         assert done.out == ""
 
+    def test_identifiers_are_left_out_with_a_note(self, ntkit, folder, tmp_path):
+        arguments = ("fit", folder / "train.csv", "-t", "price", "-o", tmp_path / "m", "--kernel", "linear", *SMALL)
+        done = ntkit(*arguments)
+        assert re.match(r"note: The column 'id' has 400 different values.* --drop 'id'\.$", done.err, re.M)
+        quiet = ntkit(*arguments, "--force", "--quiet")
+        assert (quiet.out, quiet.err) == ("", "")
+
+    def test_trees_beside_the_model(self, ntkit, tmp_path):
+        """On steps trees are better, and the report says so; on a line they are not."""
+        rng = np.random.default_rng(0)
+        X = rng.uniform(-3, 3, (600, 2))
+        steps, line = np.floor(2 * X[:, 0]) + 5.0 * (X[:, 1] > 0.5), X[:, 0] + 0.01 * X[:, 1]
+        np.savez(tmp_path / "a.npz", X=X, steps=steps + 0.25, line=line)
+        fit = ("fit", tmp_path / "a.npz", "--kernel", "ntk", "-f", "-o", tmp_path / "m", *SMALL, "-t")
+        out = ntkit(*fit, "steps", "--task", "regression").out
+        assert re.search(r"^on held-out rows +model +constant HistGradientBoosting$", out, re.M)
+        assert "Trees are better on these rows: consider scikit-learn's HistGradientBoosting." in out
+        assert "Trees are better" not in ntkit(*fit, "line").out
+        compare = ("compare", tmp_path / "a.npz", "-t", "steps", "--components", "4", "--max-exact", "0")
+        assert "Trees are better on these rows than all kernels: " in ntkit(*compare).out
+
+    def test_classes_that_look_like_numbers(self, ntkit, tmp_path):
+        pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0] * 20, "y": ["007", "007", "01", "01"] * 20}).to_csv(
+            tmp_path / "a.csv", index=False
+        )
+        ntkit("fit", tmp_path / "a.csv", "-t", "y", "-o", tmp_path / "m", "--kernel", "linear", *SMALL)
+        out = ntkit("predict", tmp_path / "m", tmp_path / "a.csv").out
+        assert out.split()[:4] == ["prediction", "007", "007", "01"]
+        report = ntkit("evaluate", tmp_path / "m", tmp_path / "a.csv", "-t", "y", "--json").report
+        assert report["scores"]["accuracy"] == 1
+
+    def test_tables_as_they_are(self, ntkit, tmp_path):
+        """Dates, decimal commas, a comma in a name, missing values."""
+        rng = np.random.default_rng(0)
+        days = pd.date_range("2023-01-01", periods=300, freq="29h")
+        size = rng.uniform(0, 2, 300)
+        frame = pd.DataFrame({"size, m": size, "day": days.strftime("%d.%m.%Y"), "town": rng.choice(["a", None], 300)})
+        frame["price"] = size + np.sin(2 * np.pi * days.day_of_year / 365)
+        frame.to_csv(tmp_path / "a.csv", sep=";", decimal=",", index=False)
+        options = ("--kernel", "ntk", "--depth", "1", "--json", *SMALL)
+        report = ntkit("fit", tmp_path / "a.csv", "-t", "price", "-o", tmp_path / "m", *options).report
+        assert (report["task"], report["n_columns"]) == ("regression", 3)
+        assert report["test"]["scores"]["R2"] > 0.9
+        model = package.load(tmp_path / "m")
+        assert type(model).__name__ == "TableRegressor"
+        assert "day=season sin" in model.encoder_.get_feature_names_out()
+
+    def test_levels_that_only_held_out_rows_have(self, ntkit, tmp_path):
+        """The last fit, on all rows, has the columns of the search."""
+        rng = np.random.default_rng(0)
+        frame = pd.DataFrame({"a": rng.standard_normal(400), "k": ["u"] * 400})
+        frame["y"] = frame["a"] ** 2
+        frame.loc[::50, "k"] = [f"rare {i}" for i in range(8)]
+        frame.to_csv(tmp_path / "a.csv", index=False)
+        report = ntkit(
+            "fit", tmp_path / "a.csv", "-t", "y", "-o", tmp_path / "m", "--json", "--kernel", "linear"
+        ).report
+        assert report["n_features"] == 10
+
 
 class TestPredict:
     def test_standard_deviations(self, ntkit, folder, tmp_path):
@@ -227,7 +312,12 @@ class TestPredict:
             ("price.ntkit", "train.csv", ["--proba"], "--proba is for classification"),
             ("sort.ntkit", "train.csv", ["--std"], "--std is for regression"),
             ("none", "train.csv", [], "no file"),
-            ("train.csv", "train.csv", [], "not a complete ntkit file"),
+            (
+                "train.csv",
+                "train.csv",
+                [],
+                ".*train.csv' is a table, not a model. Give the model first, then the table",
+            ),
             ("price.ntkit", "none.csv", [], "none.csv' does not exist"),
             ("price.ntkit", "train.npz", [], "needs data frames"),
             ("price.ntkit", b"width,age\n1,2\n", [], "new.csv'.* lacks the column 'code'"),
@@ -242,6 +332,74 @@ class TestPredict:
         done = ntkit("predict", folder / model, path, "-o", tmp_path / "p.csv", *options, code=1)
         assert re.match(f"error: .*{what}", done.err)
         assert not (tmp_path / "p.csv").exists()
+
+    def test_std_without_statistics(self, ntkit, folder, tmp_path):
+        fit = ("fit", folder / "train.npz", "-t", "y", "--task", "regression", "--kernel", "linear", *SMALL)
+        ntkit(*fit, "-o", tmp_path / "m")
+        done = ntkit("predict", tmp_path / "m", folder / "train.npz", "--std", code=1)
+        text = (
+            "--std needs the statistics of the fit, which this model was saved without. Fit it again with --statistics."
+        )
+        assert done.err == f"error: {text}\n"
+
+    def test_standard_input_and_output(self, folder):
+        """In a process: columns as they were, then the predictions."""
+        table = (folder / "train.csv").read_bytes()
+        command = [sys.executable, "-m", "ntkit", "predict", str(folder / "price.ntkit"), "-", "--keep"]
+        done = subprocess.run(command, input=table, capture_output=True, timeout=300)
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.splitlines()[0] == table.splitlines()[0] + b",prediction"
+        kept = pd.read_csv(io.BytesIO(done.stdout), dtype=str, keep_default_na=False)
+        assert kept["code"].tolist() == pd.read_csv(io.BytesIO(table), dtype=str)["code"].tolist()  # 007 too
+        assert len(kept) == 400
+
+    @pytest.mark.parametrize(
+        ("name", "change", "code", "err"),
+        [
+            ("train.parquet", (b"", b""), 0, "^$"),
+            ("train.csv", (b",x,", b",z,"), 0, r"^note: Values that fit has not seen in the column 'code' \('z'\)"),
+            ("train.csv", (b"width,age", b",age"), 1, r"note: The first column of standard input.*\nerror: .*lacks"),
+            ("train.csv", (b",small\n", b"\n"), 1, r"^error: Line \d+ of Standard input has 5 fields, where the first"),
+        ],
+    )
+    def test_kinds_of_standard_input(self, ntkit, folder, monkeypatch, name, change, code, err):
+        """Notes and errors do not name temporary files."""
+        given = (folder / name).read_bytes()
+        given = given.replace(*change) if change[0] else given
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        done = ntkit("predict", folder / "price.ntkit", "-", code=code)
+        assert re.match(err, done.err, re.S)
+        assert len(done.out.splitlines()) == (0 if code else 401)
+
+    def test_quiet_prints_no_notes(self, ntkit, folder, tmp_path):
+        (tmp_path / "a.csv").write_bytes((folder / "train.csv").read_bytes().replace(b",x,", b",z,"))
+        done = ntkit("predict", folder / "price.ntkit", tmp_path / "a.csv", "-o", tmp_path / "p.csv", "--quiet")
+        assert (done.out, done.err) == ("", "")
+
+    def test_json_and_predictions_do_not_share_standard_output(self, ntkit, folder):
+        done = ntkit("predict", folder / "price.ntkit", folder / "train.csv", "--json", code=2)
+        assert "--json prints to standard output" in done.err
+
+    def test_a_reader_that_leaves(self, folder):
+        command = f"{sys.executable} -m ntkit predict price.ntkit train.csv | head -n 1"
+        done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=folder)
+        assert (done.stdout, done.stderr) == ("prediction\n", "")
+
+    def test_kept_columns_and_predictions_have_different_names(self, ntkit, folder, tmp_path):
+        pd.read_csv(folder / "train.csv").assign(prediction=1).to_csv(tmp_path / "a.csv", index=False)
+        done = ntkit("predict", folder / "price.ntkit", tmp_path / "a.csv", "--keep", code=1)
+        assert "has a column 'prediction' already" in done.err
+        assert done.out == ""
+
+    def test_labels_like_formulas(self, ntkit, tmp_path):
+        """They are written as they are, with a note."""
+        label = "=cmd|' /C calc'!A0"
+        frame = pd.DataFrame({"a": [1.0, 2.0] * 20, "y": [label, "-1.5x"] * 20})
+        frame.to_csv(tmp_path / "a.csv", index=False)
+        ntkit("fit", tmp_path / "a.csv", "-t", "y", "-o", tmp_path / "m", "--kernel", "linear", *SMALL)
+        done = ntkit("predict", tmp_path / "m", tmp_path / "a.csv", "-o", tmp_path / "p.csv")
+        assert "begin like formulas, which spreadsheets run. Import the file as text there." in done.err
+        assert pd.read_csv(tmp_path / "p.csv")["prediction"].tolist() == frame["y"].tolist()
 
     def test_endings(self, ntkit, folder, tmp_path):
         done = ntkit("predict", folder / "price.ntkit", folder / "train.csv", "-o", tmp_path / "p.txt", code=2)
@@ -353,10 +511,30 @@ class TestOutputs:
         for output in (tmp_path / "file", tmp_path / "file" / "folder"):
             done = ntkit("compare", folder / "train.npz", "-t", "y", "-o", output, code=1)
             assert "file' is a file" in done.err
-        monkeypatch.setitem(sys.modules, "matplotlib", None)
-        for command in (("compare", folder / "train.npz", "-t", "y"), ("demo",)):
-            assert "pip install 'ntkit[plot]'" in ntkit(*command, "-o", tmp_path / "new", code=1).err
         assert os.listdir(tmp_path) == ["file"]
+
+    def test_tables_are_printed_without_matplotlib(self, ntkit, folder, tmp_path, monkeypatch):
+        """The note comes before the work; what needs no plot is done."""
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        notes = []
+        compared = comparison.compare
+        monkeypatch.setattr(comparison, "compare", lambda *a, **k: (notes.append("work"), compared(*a, **k))[1])
+        monkeypatch.setattr(page.warnings, "warn", lambda text, **_: notes.append(text))
+        done = ntkit(
+            "compare", folder / "train.npz", "-t", "y", "--components", "8", "--max-exact", "0", "-o", tmp_path
+        )
+        assert "No plot will be made, as matplotlib is missing: pip install 'ntkit[plot]'" in notes[0]
+        assert notes[1:] == ["work"]
+        assert "Smallest error:" in done.out
+        assert os.listdir(tmp_path) == ["comparison.html"]
+        assert "<img" not in (tmp_path / "comparison.html").read_text(encoding="utf-8")
+        monkeypatch.setattr(demo, "candidates", lambda *_: {"linear": {"": lambda *_: lambda X: np.zeros(len(X))}})
+        done = ntkit("demo", "-o", tmp_path / "new")
+        assert "linear" in done.out
+        assert "Plot" not in done.out
+        assert not (tmp_path / "new").exists()
+        done = ntkit("fit", folder / "train.npz", "-t", "y", "-o", tmp_path / "m", "--plot", tmp_path / "p.png", code=1)
+        assert "pip install 'ntkit[plot]'" in done.err
 
 
 class TestEvaluate:
@@ -486,6 +664,33 @@ class TestMain:
 
         monkeypatch.setattr("ntkit.cli.commands.evaluate", stop)
         assert ntkit("evaluate", "a", "b", "-t", "c", code=130).err == "error: interrupted\n"
+
+    @pytest.mark.skipif(not hasattr(os, "openpty"), reason="needs a terminal")
+    def test_a_terminal_sees_phases_and_an_interrupt_one_line(self, folder, tmp_path):
+        """Ctrl-C in the middle of a search: one line, no file, no thread that goes on drawing."""
+        arguments = ("fit", str(folder / "train.csv"), "-t", "price", "-o", str(tmp_path / "m"), "--drop", "id")
+        screen, code = on_a_terminal(*arguments, "--kernel", "linear", *SMALL)
+        assert code == 0
+        phases = [p for p in ("search", "final fit", "Table: 400 rows") if p in screen]
+        assert phases == ["search", "final fit", "Table: 400 rows"]
+        assert re.search(r"search +\d+%\|.*\| about \d:\d\d left", screen)
+        (tmp_path / "m").unlink()
+        screen, code = on_a_terminal(*arguments, "--time-budget", "60", interrupt="left")
+        assert code == 130
+        assert screen.count("error: interrupted") == 1
+        assert "Traceback" not in screen
+        assert screen.rstrip().endswith("error: interrupted")
+        assert os.listdir(tmp_path) == []
+
+    @pytest.mark.thorough
+    def test_compiling_is_announced(self, folder, tmp_path):
+        """On a terminal, on the first run: here in a process with an empty cache."""
+        command = ("evaluate", str(folder / "price.ntkit"), str(folder / "train.csv"), "-t", "price")
+        text = "note: compiling for this machine, on the first run only"
+        empty = {"NUMBA_CACHE_DIR": str(tmp_path)}
+        screen, code = on_a_terminal(*command, environment=empty)
+        assert (code, screen.count(text)) == (0, 1)
+        assert text not in on_a_terminal(*command, environment=empty)[0]
 
     def test_termination(self, ntkit, monkeypatch):
         """Temporary files are removed on the way out."""

@@ -52,7 +52,9 @@ class TestEncoder:
         new = pd.DataFrame(
             {"extra": ["?"], "count": [None], "colour": ["green"], "open": [True], "width": [2.0]}, dtype=object
         )
-        np.testing.assert_array_equal(encoder.transform(new), [[2, 0, 0, 0, 0, 1, 2.5]])
+        with pytest.warns(UserWarning, match=r"has not seen in the column 'colour' \('green'\): "):
+            Z = encoder.transform(new)
+        np.testing.assert_array_equal(Z, [[2, 0, 0, 0, 0, 1, 2.5]])
 
     def test_missing_columns_are_named(self, frame):
         encoder = TableEncoder().fit(frame)
@@ -94,11 +96,13 @@ class TestEncoder:
         values = ["a"] * 5 + ["b"] * 4 + ["c"] * 3 + ["d"] * 2
         encoder = TableEncoder(max_categories=2).fit(pd.DataFrame({"v": values}))
         assert encoder.get_feature_names_out().tolist() == ["v=a", "v=b", "v=(other)"]
-        Z = encoder.transform(pd.DataFrame({"v": ["a", "d", "new"]}))
+        encoder.transform(pd.DataFrame({"v": ["a", "d"]}))  # rare, but seen: no warning
+        with pytest.warns(UserWarning, match="'v' \\('new'\\)"):
+            Z = encoder.transform(pd.DataFrame({"v": ["a", "d", "new"]}))
         np.testing.assert_array_equal(Z, [[1, 0, 0], [0, 0, 1], [0, 0, 1]])
 
     def test_at_most_as_many_levels_as_asked_for(self, rng):
-        values = rng.integers(0, 200, 5000).astype(str)
+        values = np.char.add("v", rng.integers(0, 200, 5000).astype(str))
         encoder = TableEncoder().fit(pd.DataFrame({"v": values}))
         kept, counts = np.unique(values, return_counts=True)
         assert len(encoder.get_feature_names_out()) == 51
@@ -108,10 +112,8 @@ class TestEncoder:
     @pytest.mark.parametrize(
         ("values", "what"),
         [
-            (pd.date_range("2024-01-01", periods=3), r"dates or times.*drop\(columns=\['a'\]\)"),
-            ([datetime.date(2024, 1, 1)] * 3, "dates or times"),
-            (pd.to_timedelta([1, 2, 3], unit="s"), "dates or times"),
-            ([[1], [2], [3]], "objects of type list"),
+            ([[1], [2], [3]], r"objects of type list.*drop\(columns=\['a'\]\)"),
+            ([datetime.time(12)] * 3, "objects of type time"),
             ([{}, {}, {}], "objects of type dict"),
             ([1j, 2j, 3j], "complex"),
         ],
@@ -123,13 +125,142 @@ class TestEncoder:
         with pytest.raises(TypeError, match=f"column 'a' holds .*{what}"):
             encoder.transform(pd.DataFrame({"a": values}))
 
-    def test_identifiers_are_refused(self):
-        frame = pd.DataFrame({"id": [f"row {i}" for i in range(100)]})
-        with pytest.raises(
-            ValueError, match=r"'id' has 100 different values in 100 rows, such as 'row 0'.*drop\(columns=\['id'\]\)"
+    def test_identifiers_are_not_used(self):
+        frame = pd.DataFrame({"id": [f"row {i}" for i in range(100)], "a": np.arange(100.0)})
+        what = r"'id' has 100 different values in 100 rows, such as 'row 0'.*drop\(columns=\['id'\]\)"
+        with pytest.warns(UserWarning, match=what):
+            encoder = TableEncoder().fit(frame)
+        assert encoder.get_feature_names_out().tolist() == ["a"]
+        np.testing.assert_array_equal(encoder.transform(frame[["a"]])[:, 0], frame["a"])  # nor needed
+        with (
+            pytest.warns(UserWarning, match="'id' has"),
+            pytest.raises(ValueError, match="no column to learn from: 'id'"),
+        ):
+            TableEncoder().fit(frame[["id"]])
+        TableEncoder().fit(frame[:50])  # few enough to be categories
+
+    def test_keys_are_used_with_a_warning(self, rng):
+        keys = np.cumsum(rng.integers(1, 5, 60))
+        with pytest.warns(UserWarning, match="'k' holds whole numbers that increase"):
+            encoder = TableEncoder().fit(pd.DataFrame({"k": keys}))
+        assert encoder.get_feature_names_out().tolist() == ["k"]
+        TableEncoder().fit(pd.DataFrame({"k": rng.permutation(keys)}))  # in no order
+        TableEncoder().fit(pd.DataFrame({"k": keys[:40]}))  # few
+
+    @pytest.mark.parametrize(
+        ("texts", "numbers"),
+        [
+            (["1,5", "2", "-1.234,75", None], [1.5, 2, -1234.75, np.nan]),
+            (["1.5", "2e3", " 7 ", None], [1.5, 2000, 7, np.nan]),
+            (["1,234.5", "12,345,678", None], [1234.5, 12345678, np.nan]),
+            (["0,125", "3,141"], [0.125, 3.141]),
+        ],
+    )
+    def test_numbers_as_text(self, texts, numbers):
+        encoder = TableEncoder().fit(pd.DataFrame({"a": texts}))
+        mean = np.nanmean(numbers)
+        Z = encoder.transform(pd.DataFrame({"a": texts}))
+        np.testing.assert_allclose(Z[:, 0], np.where(np.isnan(numbers), mean, numbers), rtol=1e-6)
+        assert (encoder.text_columns_ == ["a"]) == any("," in (text or "") for text in texts)
+        with pytest.raises(ValueError, match=r"column 'a' must hold numbers, .* Got 'one' in row 0"):
+            encoder.transform(pd.DataFrame({"a": ["one"]}))
+        again = encoder.transform(pd.DataFrame({"a": [4.5]}))  # numbers that are numbers by now
+        assert again[0, 0] == 4.5
+
+    def test_commas_that_can_mean_two_things(self):
+        frame = pd.DataFrame({"a": ["1,234", "5,678"]})
+        with pytest.warns(UserWarning, match="'a', such as '1,234', can be read in two ways"):
+            Z = TableEncoder().fit_transform(frame)
+        np.testing.assert_array_equal(Z[:, 0], [1234, 5678])
+
+    def test_codes_stay_text(self):
+        encoder = TableEncoder().fit(pd.DataFrame({"a": ["007", "12", "07"], "b": ["1", "2", "1"]}))
+        assert encoder.get_feature_names_out().tolist() == ["a=007", "a=07", "a=12", "b=1", "b=2"]
+
+    @pytest.mark.parametrize(
+        "form", ["", "%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%SZ", "%d.%m.%Y", "%m/%d/%Y %H:%M", "date"]
+    )
+    def test_dates(self, form):
+        """Against a naive reference: the parts of each date by the standard library."""
+        days = pd.date_range("2023-03-30 06:00", periods=40, freq="53h").to_series(index=range(40))
+        days[7] = pd.NaT
+        column = days.dt.strftime(form) if "%" in form else days.dt.date if form == "date" else days
+        encoder = TableEncoder().fit(pd.DataFrame({"d": column}))
+        whole = form == "date" or ("%" in form and "%H" not in form)
+        there = days.dropna()
+        exact = there.dt.normalize() if whole else there
+        mean = np.mean([t.timestamp() for t in exact]) / 86400
+        expected = {}
+        expected["d=years"] = [(t.timestamp() / 86400 - mean) / 365.2425 for t in exact]
+        second = [t.hour * 3600 + t.minute * 60 for t in exact]
+        angles = {
+            "season": [(t.timetuple().tm_yday - 1 + s / 86400) / 365.2425 for t, s in zip(exact, second, strict=True)],
+            "weekday": [t.weekday() / 7 for t in exact],
+            "time": [s / 86400 for s in second],
+        }
+        for name, turns in angles.items():
+            for end, law in (("sin", np.sin), ("cos", np.cos)):
+                expected[f"d={name} {end}"] = law(2 * np.pi * np.array(turns))
+        expected["d=weekend"] = [t.weekday() >= 5 for t in exact]
+        names = encoder.get_feature_names_out().tolist()
+        assert set(names) == {*(name for name in expected if not (whole and "time" in name)), "d=(missing)"}
+        Z = encoder.transform(pd.DataFrame({"d": column}))
+        for i, name in enumerate(names[:-1]):
+            np.testing.assert_allclose(Z[there.index, i], expected[name], atol=1e-5, err_msg=name)
+        np.testing.assert_array_equal(Z[:, -1], days.isna())
+        assert (Z[7, :-1] == 0).all()
+        assert encoder.text_columns_ == (["d"] if "%" in form else [])
+
+    def test_dates_are_read_in_one_way(self):
+        frame = pd.DataFrame({"d": ["01/02/2024", "03/04/2024"]})
+        with pytest.warns(
+            UserWarning, match="'d', such as '01/02/2024', can be read in two ways.*31/12/2024 or 12/31/2024"
         ):
             TableEncoder().fit(frame)
-        TableEncoder().fit(frame[:50])  # few enough to be categories
+        encoder = TableEncoder().fit(pd.DataFrame({"d": ["01/31/2024", "02/01/2024"]}))
+        with pytest.raises(
+            ValueError, match=r"'d' must hold dates written like 12/31/2024.* Got '31/01/2024' in row 1"
+        ):
+            encoder.transform(pd.DataFrame({"d": ["02/03/2024", "31/01/2024"]}))
+        dates = TableEncoder().fit(pd.DataFrame({"d": pd.to_datetime(["2024-01-01", "2024-05-02"])}))
+        np.testing.assert_array_equal(
+            dates.transform(pd.DataFrame({"d": ["2024-05-02", None]})),
+            dates.transform(pd.DataFrame({"d": pd.to_datetime(["2024-05-02", None])})),
+        )
+        with pytest.raises(ValueError, match=r"'d' must hold dates written like 2024-12-31.* Got 'May' in row 0"):
+            dates.transform(pd.DataFrame({"d": ["May"]}))
+        with pytest.raises(TypeError, match=r"'d' must hold dates, as in the table fitted on\. Got dtype int64"):
+            dates.transform(pd.DataFrame({"d": [3]}))
+        number = TableEncoder().fit(pd.DataFrame({"d": [1.0, 2.0]}))
+        with pytest.raises(TypeError, match="'d' holds dates, but held numbers"):
+            number.transform(pd.DataFrame({"d": pd.to_datetime(["2024-01-01"])}))
+
+    def test_durations_are_days(self):
+        for column in (
+            pd.to_timedelta([12, 36], unit="h"),
+            [datetime.timedelta(hours=12), datetime.timedelta(hours=36)],
+        ):
+            Z = TableEncoder().fit_transform(pd.DataFrame({"t": column}))
+            np.testing.assert_array_equal(Z[:, 0], [0.5, 1.5])
+
+    def test_polars(self, frame):
+        polars = pytest.importorskip("polars")
+        days = [datetime.date(2024, 1, 1 + 9 * i) for i in range(4)]
+        frame = frame.assign(day=pd.to_datetime(days))
+        other = polars.DataFrame(
+            {"width": [1.0, None, 3.0, 8.0], "colour": ["red", "blue", None, "red"]}
+            | {name: frame[name].tolist() for name in ("open", "count")}
+            | {"day": days}
+        )
+        encoder = TableEncoder().fit(other)
+        np.testing.assert_allclose(encoder.transform(other), TableEncoder().fit_transform(frame), atol=1e-6)
+        np.testing.assert_allclose(encoder.transform(frame), encoder.transform(other), atol=1e-6)
+
+    def test_arrays_with_text(self):
+        X = np.array([["red", 1.5], ["blue", 2.5], [None, 0.5]], dtype=object)
+        encoder = TableEncoder().fit(X)
+        assert encoder.get_feature_names_out().tolist() == ["x0=blue", "x0=red", "x0=(missing)", "x1"]
+        np.testing.assert_array_equal(encoder.transform(X)[:, 3], [1.5, 2.5, 0.5])
 
     def test_numbers_with_a_word_among_them_are_refused_with_it(self):
         frame = pd.DataFrame({"a": [*map(str, range(100)), "n.a.?"]})
@@ -170,7 +301,7 @@ class TestEncoder:
         with pytest.warns(UserWarning, match="does not have valid feature names"):
             Z = encoder.transform(numbers.to_numpy())
         np.testing.assert_array_equal(Z, encoder.transform(numbers))
-        with pytest.raises(TypeError, match="columns of text such as 'colour', and needs data frames"):
+        with pytest.raises(TypeError, match="columns of text or dates such as 'colour', and needs data frames"):
             TableEncoder().fit(frame).transform(np.ones((2, 4)))
 
     @pytest.mark.parametrize(
@@ -248,6 +379,9 @@ class TestReading:
             ('"a, b";"c"\n1;2\n', ["a, b", "c"]),
             ('"a;b"\t"c, d"\n1\t2\n', ["a;b", "c, d"]),
             ("\n\na;b\n1;2\n", ["a", "b"]),
+            ("width, cm;b\n1,5;2\n2,5;3\n", ["width, cm", "b"]),
+            ("a,b;c\n1,2\n", ["a", "b;c"]),
+            ('a,b\n"x;y",2\n', ["a", "b"]),
         ],
     )
     @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
@@ -269,6 +403,43 @@ class TestReading:
         ):
             list(read_frames(path, 2))
         assert read_table(path)[0]["n"].tolist() == ["1", "2", "3", "three"]
+
+    def test_decimal_commas(self, tmp_path):
+        path = tmp_path / "a.csv"
+        path.write_text("a;b;c;y\n1,5;x;1,234;0,5\n;y;7,000;1,5\n-1.234,75;1,5;1,111;2\n")
+        X, y = read_table(path, "y")
+        np.testing.assert_array_equal(X["a"], [1.5, np.nan, -1234.75])
+        np.testing.assert_array_equal(X["c"], [1.234, 7, 1.111])  # commas separate nothing else here
+        assert X["b"].tolist() == ["x", "y", "1,5"]
+        np.testing.assert_array_equal(y, [0.5, 1.5, 2])
+        assert infer_task(y) == "regression"
+        blocks = list(read_frames(path, 2))
+        np.testing.assert_array_equal(pd.concat(blocks)["a"], X["a"])
+        assert read_table(path, text=["a"])[0]["a"].tolist()[0] == "1,5"
+        path.write_text("a;b\n1,5;2\n2,5;3\none;4\n")
+        with pytest.raises(
+            ValueError, match=r"'a' of '.*a.csv' has numbers with decimal commas, but the text 'one' in row 2"
+        ):
+            list(read_frames(path, 2))
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [("a,b,c\n1,2,3\n4,5\n", 3), ("a;b\n1;2\n3", 3), ('a,b\n"x\ny",\nz\n', 4), ("a,b,c\n1,2\n4,5,6\n", 2)],
+    )
+    def test_short_rows(self, tmp_path, text, line):
+        path = tmp_path / "a.csv"
+        path.write_text(text)
+        for read in (read_table, lambda path: list(read_frames(path, 1))):
+            with pytest.raises(ValueError, match=rf"Line {line} of '.*a.csv' has \d fields?, where the first line has"):
+                read(path)
+        path.write_text("a,b\n1,\n\n,2\n")  # nothing is missing here but values
+        assert len(read_table(path)[0]) == 2
+
+    def test_codes_as_targets(self, tmp_path):
+        path = tmp_path / "a.csv"
+        for text, labels in (("007,1\n01,2\n", ["007", "01"]), ("7,1\n10,2\n", [7, 10]), ("0,1\n10,2\n", [0, 10])):
+            path.write_text("y,a\n" + text)
+            assert read_table(path, "y")[1].tolist() == labels
 
     def test_blocks_of_empty_and_broken_files(self, tmp_path):
         path = tmp_path / "a.csv"

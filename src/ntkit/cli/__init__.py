@@ -1,4 +1,4 @@
-"""The ``ntkit`` command: fit, predict, evaluate, compare, demo. Needs ``pip install 'ntkit[cli]'``."""
+"""The ``ntkit`` command: fit, predict, evaluate, compare, demo."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ _INTERRUPTED, _TERMINATED = 128 + 2, 128 + 15  # as shells report signals
 _OPTIONS = (
     (r"Pass drop_missing_target=True", "Say --drop-missing-target"),
     (r"Save it with ntkit\.save\(.*statistics=True\)", "Fit it again with --statistics"),
+    (r"return_std needs", "--std needs"),
     (r"frame\.drop\(columns=\[('.*?')\]\)", r"--drop \1"),
 )
 
@@ -103,7 +104,11 @@ def _text(error: Exception) -> str:
         return f"there is not enough memory. {error} Fewer --components need less.".replace("  ", " ")
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: '{error.filename}'" if error.filename else error.strerror
-    text = str(error) or type(error).__name__
+    return _spoken(str(error) or type(error).__name__)
+
+
+def _spoken(text: str) -> str:
+    """A message of the library in the words of the command line."""
     for python, option in _OPTIONS:
         text = re.sub(python, option, text)
     return text
@@ -115,4 +120,8 @@ def _fail(text: str, code: int) -> int:
 
 
 def _note(message: Any, *_: Any, **__: Any) -> None:
-    print(f"note: {message}", file=sys.stderr)
+    text = f"note: {_spoken(str(message))}"
+    if "tqdm" in sys.modules:  # a bar on the screen is drawn again below the note
+        sys.modules["tqdm"].tqdm.write(text, file=sys.stderr)
+    else:
+        print(text, file=sys.stderr)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import StrEnum
@@ -30,7 +31,12 @@ app = typer.Typer(
 Task = StrEnum("Task", ["auto", "regression", "classification"])
 Kernel = StrEnum("Kernel", ["auto", "ntk", "gaussian", "linear"])
 
-Data = Annotated[Path, typer.Argument(metavar="DATA", help="CSV, TSV, Parquet or NPZ file.", show_default=False)]
+Data = Annotated[
+    Path,
+    typer.Argument(
+        metavar="DATA", help="CSV, TSV, Parquet or NPZ file; - is standard input.", show_default=False, allow_dash=True
+    ),
+]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="File written by 'ntkit fit'.", show_default=False)]
 Target = Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict.", show_default=False)]
 TaskOption = Annotated[Task, typer.Option(help="What to learn; auto looks at the target.")]
@@ -111,8 +117,9 @@ def fit(
 ) -> None:
     """Learn to predict a column of a table; find the kernel, which columns matter, the size and the penalty.
 
-    Numbers are used as they are, text becomes one column per value, missing values are allowed. The kernels
-    are compared on held-out rows, the best is tested on rows that the search has not seen, then fitted on all rows.
+    Numbers are used as they are, text becomes one column per value, dates become trend, season, weekday and time;
+    missing values are allowed. The kernels are compared on held-out rows, the best is tested on rows that the search
+    has not seen, beside scikit-learn's HistGradientBoosting, then fitted on all rows.
 
     \b
     Examples:
@@ -135,10 +142,13 @@ def predict(
     data: Data,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FILE", help="CSV, TSV or Parquet file to write.", show_default=False),
-    ],
+        typer.Option("--output", "-o", metavar="FILE", help="CSV, TSV or Parquet file to write; - is standard output."),
+    ] = Path("-"),
     proba: Annotated[bool, typer.Option("--proba", help="Write the probabilities of the classes too.")] = False,
     std: Annotated[bool, typer.Option("--std", help="Write standard deviations too (fit with --statistics).")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", "-k", help="Write the columns of the table too, before these.")
+    ] = False,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
@@ -146,15 +156,20 @@ def predict(
 ) -> None:
     """Predict the rows of a table with a saved model; one row of output for each row of the table.
 
-    Columns are found by name; those that the model does not know are ignored.
+    Columns are found by name; those that the model does not know are ignored. Predictions of classes are written as
+    they are, also labels such as =SUM(A1) that a spreadsheet would run (a note says so): import the file as text there.
 
     \b
     Examples:
       ntkit predict price.ntkit new.csv --output predictions.csv
       ntkit predict digits.ntkit new.npz --output predictions.parquet --proba
+      cat new.csv | ntkit predict price.ntkit - --keep > predictions.csv
     """
-    _check_ending(output)
-    _check_outputs([output], [model, data], force)
+    if output == Path("-"):
+        _require(not json, "--json prints to standard output, and so would the predictions. Name a file: --output.")
+    else:
+        _check_ending(output)
+        _check_outputs([output], [model, data], force)
     _run("predict", **locals())
 
 
@@ -190,7 +205,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="Draws of each map; errors are averaged.")] = 1,
     max_exact: Annotated[int, typer.Option(min=0, help="Most training rows for exact kernels.")] = 5000,
     task: TaskOption = Task.auto,
-    test: Test = 0.2,
+    test: Annotated[float, typer.Option(metavar="FRACTION", help="Part of the rows held out to test on.")] = 0.2,
     drop: Drop = None,
     drop_missing_target: DropMissing = False,
     seed: Seed = 0,
@@ -242,12 +257,16 @@ def demo(
 def _run(command: str, *, json: bool, debug: bool, quiet: bool = False, force: bool = False, **options: Any) -> None:
     """Run a command with its options and print its report; heavy imports happen here, so that help is quick."""
     from ntkit.cli import commands, texts
+    from ntkit.cli.progress import announcing
 
-    report = getattr(commands, command)(**options)
+    with warnings.catch_warnings(), announcing(_progress(json, quiet)):
+        if quiet:
+            warnings.simplefilter("ignore")
+        report = getattr(commands, command)(**options)
     if json:
         _print(texts.to_json(report))
-    elif not quiet:
-        _print(getattr(texts, command)(report))
+    elif not quiet and (text := getattr(texts, command)(report)):
+        _print(text)
 
 
 def _print(text: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ntkit.cli.scores import new_trees
+
 Predictor = Callable[[np.ndarray], np.ndarray]
 Fit = Callable[[np.ndarray, np.ndarray, int, int], tuple[Predictor, float]]
 
@@ -76,23 +78,20 @@ def _adaptive(n_components: int, seed: int) -> Any:
 
 def _trees(task: str) -> list[Method]:
     """Gradient boosting with default parameters, as baselines: scikit-learn's, and LightGBM's if it is installed."""
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-    def by(law: Any, **params: Any) -> Fit:
+    def by(make: Callable[[], Any]) -> Fit:
         def fit(X: np.ndarray, y: np.ndarray, *_: int) -> tuple[Predictor, float]:
-            return law(random_state=0, **params).fit(X, y).predict, float("nan")
+            return make().fit(X, y).predict, float("nan")
 
         return fit
 
-    regression = task == "regression"
-    law = HistGradientBoostingRegressor if regression else HistGradientBoostingClassifier
-    found = [Method("trees", "HistGradientBoosting", by(law), 100)]
+    found = [Method("trees", "HistGradientBoosting", by(lambda: new_trees(task)), 100)]
     try:
         import lightgbm
     except ImportError:
         return found
-    law = lightgbm.LGBMRegressor if regression else lightgbm.LGBMClassifier
-    return [*found, Method("trees", "LightGBM", by(law, verbose=-1), 100)]
+    law = lightgbm.LGBMRegressor if task == "regression" else lightgbm.LGBMClassifier
+    return [*found, Method("trees", "LightGBM", by(lambda: law(random_state=0, verbose=-1)), 100)]
 
 
 def _by_features(task: str, make: Callable[[int, int], Any]) -> Fit:

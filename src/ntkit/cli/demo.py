@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ntkit.cli.comparison import Predictor, exact_ridge
-from ntkit.cli.page import FILES, as_png, check_folder, two_axes, write_files
+from ntkit.cli.page import FILES, as_png, can_plot, check_folder, two_axes, warn_without_plots, write_files
 from ntkit.display import plot_relu_ntk
 
 DEPTHS = (1, 2, 4, 8)
@@ -92,13 +92,14 @@ def run(output: Path, *, components: int = COMPONENTS, progress: bool = False) -
     from tqdm.auto import tqdm
 
     check_folder(output)
+    warn_without_plots()
     train, test = digits()
     methods = candidates(components)
     for fits in methods.values():  # compiled code loads now, not inside a timing
         next(iter(fits.values()))(train[0][:20], train[1][:20])
     bar = tqdm(methods.items(), desc="demo", disable=not progress)
     results = [fit_and_test(name, fits, train, test) for name, fits in bar]
-    files = write_files(output, {FILES["demo"][0]: as_png(plot(results))})
+    files = write_files(output, {FILES["demo"][0]: as_png(plot(results))}) if can_plot() else []
     return {
         "command": "demo",
         "n_train": len(train[0]),

@@ -6,6 +6,7 @@ import html
 import io
 import os
 import platform
+import warnings
 from base64 import b64encode
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -52,8 +53,9 @@ def versions() -> dict[str, str]:
 
 def write(report: dict[str, Any], folder: Path) -> list[str]:
     """Write the plot and the page of a report; their paths."""
-    picture = as_png(_plot(report["results"], report["error_label"]))
-    return write_files(folder, dict(zip(FILES["compare"], (picture, _page(report, picture).encode()), strict=True)))
+    picture = as_png(_plot(report["results"], report["error_label"])) if can_plot() else b""
+    files = dict(zip(FILES["compare"], (picture, _page(report, picture).encode()), strict=True))
+    return write_files(folder, {name: content for name, content in files.items() if content})
 
 
 def write_files(folder: Path, contents: dict[str, bytes]) -> list[str]:
@@ -75,13 +77,27 @@ def write_files(folder: Path, contents: dict[str, bytes]) -> list[str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise unless plots can be made and files written there: before the work, not after it."""
-    check_matplotlib("The plot")
+    """Raise unless files can be written there: before the work, not after it."""
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
     if not there.is_dir():
         raise NotADirectoryError(f"The output '{folder}' cannot be a folder, as '{there}' is a file. Name another.")
     if not os.access(there, os.W_OK):
         raise PermissionError(f"The folder '{there}' cannot be written to.")
+
+
+def can_plot() -> bool:
+    """Whether matplotlib is there."""
+    try:
+        check_matplotlib("The plot")
+    except ImportError:
+        return False
+    return True
+
+
+def warn_without_plots() -> None:
+    """Say before the work that there will be no plot."""
+    if not can_plot():
+        warnings.warn("No plot will be made, as matplotlib is missing: pip install 'ntkit[plot]'.", stacklevel=2)
 
 
 def is_ours(path: Path) -> bool:
@@ -216,9 +232,7 @@ def _page(report: dict[str, Any], picture: bytes) -> str:
 {html.escape(report["error_label"])} {number(best["error"])}, fitted in {number(best["fit_seconds"], 2)} s.</p>
 <h2>Data</h2>
 <dl>{facts}</dl>
-<h2>Error against time and size</h2>
-<img alt="Test error of all maps against fit time and against the number of features"
- src="data:image/png;base64,{b64encode(picture).decode()}">
+{_image(picture)}
 <h2>All results</h2>
 <div class="wide"><table><thead><tr>{head}</tr></thead><tbody>
 {chr(10).join(body)}
@@ -231,6 +245,14 @@ on the same rows flatters: test your choice on others.</p>
 </body>
 </html>
 """
+
+
+def _image(picture: bytes) -> str:
+    if not picture:
+        return ""
+    return f"""<h2>Error against time and size</h2>
+<img alt="Test error of all maps against fit time and against the number of features"
+ src="data:image/png;base64,{b64encode(picture).decode()}">"""
 
 
 def _by(row: dict[str, Any]) -> str:

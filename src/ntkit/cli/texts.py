@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from ntkit.cli.scores import is_better
+
 _OTHER = {"regression": "classification", "classification": "regression"}
 
 
@@ -31,10 +33,18 @@ def fit(report: dict[str, Any]) -> str:
     if report["columns"]:
         parts += ["", _columns(report["columns"])]
     if report["test"]:
-        parts += ["", _scores(report["test"], "on held-out rows")]
+        parts += ["", _scores(report["test"], "on held-out rows"), *_verdict(report)]
     size = report["model_bytes"] / 2**20
     parts += ["", f"Model: {report['model']} ({size:.1f} MiB), fitted on all rows; {report['seconds']:.1f} s in all."]
     return "\n".join(parts)
+
+
+def _verdict(report: dict[str, Any]) -> list[str]:
+    """A line that says so if trees are better."""
+    trees, task = report["test"].get("trees"), report["task"]
+    if not trees or not is_better(task, trees["scores"], report["test"]["scores"]):
+        return []
+    return [f"Trees are better on these rows: consider scikit-learn's {trees['name']}."]
 
 
 def _columns(columns: dict[str, float], most: int = 8) -> str:
@@ -50,7 +60,9 @@ def _columns(columns: dict[str, float], most: int = 8) -> str:
 
 
 def predict(report: dict[str, Any]) -> str:
-    """Number, file and columns of the predictions."""
+    """Number, file and columns of the predictions; nothing if they went to standard output."""
+    if report["output"] == "-":
+        return ""
     return f"{report['n_rows']} predictions: {report['output']} (columns {', '.join(report['columns'])})."
 
 
@@ -72,9 +84,18 @@ def compare(report: dict[str, Any]) -> str:
         header, rows = [h for h in header if h != "±"], [[*row[:4], *row[5:]] for row in rows]
     best = report["best"]
     parts = [facts, _task(report), "", text_table(header, rows, left=2), ""]
-    parts += [f"Smallest error: {best['kernel']}, {best['map'] or 'the columns'}, {best['n_components']} features."]
+    parts += [f"Smallest error: {_what(best)}."]
+    if best["kernel"] == "trees":
+        ours = report["best_kernel"]
+        text = f"Trees are better on these rows than all kernels: {number(best['error'])} against "
+        parts += [f"{text}{number(ours['error'])} ({_what(ours)})."]
     parts += [f"Written: {', '.join(report['files'])}"] if report["files"] else []
     return "\n".join(parts)
+
+
+def _what(result: dict[str, Any]) -> str:
+    size = f"{result['n_components']} {'trees' if result['kernel'] == 'trees' else 'features'}"
+    return f"{result['kernel']}, {result['map'] or 'the columns'}, {size}"
 
 
 def demo(report: dict[str, Any]) -> str:
@@ -89,8 +110,7 @@ def demo(report: dict[str, Any]) -> str:
         + text_table(["method", "chosen", "test accuracy", "fit s", "search s"], rows, left=2)
         + "\n\nBy chance accuracies vary by 0.3 % or so. "
         "Features stand for the kernel when rows are too many for a matrix of all pairs.\n"
-        f"Plot: {report['files'][0]}"
-    )
+    ) + (f"Plot: {report['files'][0]}" if report["files"] else "")
 
 
 def _task(report: dict[str, Any]) -> str:
@@ -101,8 +121,15 @@ def _task(report: dict[str, Any]) -> str:
 
 
 def _scores(report: dict[str, Any], title: str) -> str:
-    rows = [[name, number(value), number(report["baseline"][name])] for name, value in report["scores"].items()]
-    text = text_table([title, "model", "constant"], rows)
+    others = {"constant": report["baseline"]}
+    trees = report.get("trees")
+    if trees:
+        others[trees["name"]] = trees["scores"]
+    rows = [
+        [name, number(value), *(number(other[name]) for other in others.values())]
+        for name, value in report["scores"].items()
+    ]
+    text = text_table([title, "model", *others], rows)
     if report.get("unseen_class_rows"):
         text += f"\n{report['unseen_class_rows']} rows are of classes that the model has not seen: counted as errors."
     return text

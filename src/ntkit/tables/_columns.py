@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Integral, Real
@@ -12,20 +13,34 @@ import numpy as np
 
 from ntkit import _state
 from ntkit._validation import describe, message
+from ntkit.tables._dates import Date, date_format_of, fit_date
+from ntkit.tables._numerals import STYLES, is_numeral, numeral_style, to_float
 
 _LARGEST = float(np.finfo(np.float32).max)
 _FLAT = 1e-4  # a column that varies by less than this part of its size loses digits in float32
+_MOST_RARE = 10_000  # levels that are kept only to tell them from those that come later
+_FEWEST_KEYS = 50  # rows from which on increasing whole numbers look like keys
 
 
 @dataclass(frozen=True)
 class Number(_state.Declared):
-    """A column of numbers: its mean stands for missing values, `missing` adds a column that tells where."""
+    """A column of numbers: its mean stands for missing values, `missing` adds a column that tells where.
 
-    _state = {"name": _state.Text(), "mean": _state.Real(), "offset": _state.Real(), "missing": _state.Flag()}  # noqa: RUF012
+    `style` says how they are written where they are text.
+    """
+
+    _state = {  # noqa: RUF012
+        "name": _state.Text(),
+        "mean": _state.Real(),
+        "offset": _state.Real(),
+        "missing": _state.Flag(),
+        "style": _state.Text(STYLES),
+    }
     name: str
     mean: float
     offset: float
     missing: bool
+    style: str = STYLES[0]
 
     @property
     def names(self) -> list[str]:
@@ -42,16 +57,21 @@ class Number(_state.Declared):
 
 @dataclass(frozen=True)
 class Text(_state.Declared):
-    """A column of text or categories: one column for each level (None: missing), one for all others if `other`."""
+    """A column of text or categories: one column for each level (None: missing), one for all others if `other`.
+
+    `rare` are the levels among the others, if they are not too many to keep; else there are none.
+    """
 
     _state = {  # noqa: RUF012
         "name": _state.Text(),
         "levels": _state.Many(_state.Optional(_state.Text())),
         "other": _state.Flag(),
+        "rare": _state.Many(_state.Text()),
     }
     name: str
     levels: tuple[str | None, ...]
     other: bool
+    rare: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -63,8 +83,8 @@ class Text(_state.Declared):
         if not self.levels or len(set(self.levels)) < len(self.levels):
             raise ValueError(f"The levels of the column {describe(self.name)} must be distinct")
 
-    def put(self, column: Any, out: np.ndarray) -> None:
-        """Write the columns made of it."""
+    def put(self, column: Any, out: np.ndarray) -> list[str]:
+        """Write the columns made of it; values that `fit` has not seen."""
         codes, distinct = _factorize(column, self.name)
         number = {level: i for i, level in enumerate(self.levels)}
         rest = len(self.levels) if self.other else -1
@@ -72,12 +92,35 @@ class Text(_state.Declared):
         out[:] = 0.0
         seen = np.flatnonzero(place >= 0)
         out[seen, place[seen]] = 1.0
+        if self.other and not self.rare:  # too many to know them all
+            return []
+        known = {*self.levels, *self.rare}
+        return [level for level in distinct if level not in known]
+
+
+@dataclass(frozen=True)
+class Unused(_state.Declared):
+    """A column that nothing is made of: an identifier, or free text."""
+
+    _state = {"name": _state.Text()}  # noqa: RUF012
+    name: str
+    names = ()
+
+
+Column = Number | Text | Date | Unused
 
 
 def as_frame(X: Any) -> Any:
-    """A pandas data frame, or None for arrays."""
+    """A pandas data frame, also of an array with text; None for arrays of numbers."""
     if hasattr(X, "to_pandas") and not hasattr(X, "iloc"):
-        X = X.to_pandas()
+        try:
+            X = X.to_pandas()
+        except ImportError as error:  # polars needs pyarrow for it
+            raise ImportError(f"Data frames of polars need pyarrow: pip install 'ntkit[cli]'. {error}") from error
+    if isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OU" and any(isinstance(v, str) for v in X.flat):
+        import pandas as pd
+
+        X = pd.DataFrame(X, columns=[f"x{i}" for i in range(X.shape[1])]).infer_objects()
     return X if hasattr(X, "iloc") and getattr(X, "ndim", 0) == 2 else None
 
 
@@ -102,103 +145,150 @@ def check_frame(frame: Any) -> list[str]:
     return names
 
 
-def fit_column(column: Any, name: str, most: int) -> Number | Text:
+def fit_column(column: Any, name: str, most: int) -> Column:
     """What a column of a data frame holds, with at most `most` levels."""
-    if _is_number(column, name):
+    kind = _kind_of(column, name)
+    if kind == "number":
+        _warn_of_keys(column, name)
         return fit_number(name, to_numbers(column, name))
+    if kind == "date":
+        return fit_date(column, name, "")
     codes, distinct = _factorize(column, name)
+    if kind == "text":
+        style = _style_of(distinct, name, most)
+        if style is not None:
+            return fit_number(name, to_numbers(column, name, style), style)
+        date_format = date_format_of(distinct, name)
+        if date_format is not None:
+            return fit_date(column, name, date_format)
     counts = np.bincount(codes[codes >= 0], minlength=len(distinct))
-    n_rows = int(counts.sum())
-    if len(distinct) > max(most, n_rows / 2):
-        raise ValueError(_identifier_message(name, distinct, n_rows))
-    levels = dict(zip(distinct, counts.tolist(), strict=True))
-    if n_rows < len(column):
-        levels[None] = len(column) - n_rows
-    kept = sorted(levels, key=lambda level: (-levels[level], level is None, level or ""))[:most]
-    kept.sort(key=lambda level: (level is None, level or ""))
-    return Text(name, tuple(kept), len(kept) < len(levels))
+    return _fit_levels(dict(zip(distinct, counts.tolist(), strict=True)), len(column), name, most)
 
 
-def fit_number(name: str, values: np.ndarray) -> Number:
+def _fit_levels(levels: dict[Any, int], n_rows: int, name: str, most: int) -> Text | Unused:
+    """The most frequent levels of a column, or none if nearly all values are different."""
+    n_there = sum(levels.values())
+    if len(levels) > max(most, n_there / 2):
+        _warn_of_identifier(name, list(levels), n_there)
+        return Unused(name)
+    if n_there < n_rows:
+        levels[None] = n_rows - n_there
+    ordered = sorted(levels, key=lambda level: (-levels[level], level is None, level or ""))
+    kept = sorted(ordered[:most], key=lambda level: (level is None, level or ""))
+    rare = tuple(level for level in ordered[most:] if level is not None)
+    return Text(name, tuple(kept), len(kept) < len(levels), rare if len(rare) <= _MOST_RARE else ())
+
+
+def _style_of(distinct: list[str], name: str, most: int) -> str | None:
+    """How a column of text writes numbers; None if it holds categories: few whole numbers may be codes."""
+    style = numeral_style(distinct)
+    if style == "point" and len(distinct) <= most and all(text.strip().lstrip("+-").isdecimal() for text in distinct):
+        return None
+    if style != "either":
+        return style
+    example = next(text for text in distinct if "," in text)
+    warnings.warn(
+        f"The numbers of the column '{name}', such as '{example}', can be read in two ways. The comma is taken to "
+        "separate thousands. Write numbers without it to be sure.",
+        stacklevel=2,
+    )
+    return "thousands"
+
+
+def fit_number(name: str, values: np.ndarray, style: str = STYLES[0]) -> Number:
     """Mean of a column of numbers, and whether some are missing."""
     values = _finite(values, name).astype(np.float64, copy=False)
     there = values[~np.isnan(values)]
     mean = float(there.mean()) if there.size else 0.0
     spread = float(np.ptp(there)) if there.size else 0.0
     offset = mean if spread > 0 and spread < _FLAT * abs(mean) else 0.0
-    return Number(name, mean, offset, there.size < values.size)
+    return Number(name, mean, offset, there.size < values.size, style)
 
 
-def _identifier_message(name: str, distinct: list[str | None], n_rows: int) -> str:
-    remedy = f"Leave it out: {_drop(name)}."
-    words = [level for level in distinct if level is not None and not is_numeral(level)]
+def _warn_of_identifier(name: str, distinct: list[str], n_rows: int) -> None:
+    """Warn of a column whose values are nearly all different; raise if they are numbers with some words among them."""
+    words = [level for level in distinct if not is_numeral(level)]
     if len(words) < len(distinct) / 2:
-        return (
+        raise ValueError(
             f"The column '{name}' is mostly numbers, but has text such as '{words[0] if words else ''}' among them. "
-            f"Correct it or leave it empty where the number is missing. Or {remedy[0].lower()}{remedy[1:]}"
+            f"Correct it or leave it empty where the number is missing. Or leave it out: {_drop(name)}."
         )
-    return (
+    warnings.warn(
         f"The column '{name}' has {len(distinct)} different values in {n_rows} rows, such as '{distinct[0]}': it looks "
-        f"like an identifier or free text. {remedy}"
+        f"like an identifier or free text, and is not used. To leave it out yourself: {_drop(name)}.",
+        stacklevel=2,
     )
+
+
+def _warn_of_keys(column: Any, name: str) -> None:
+    """Warn of whole numbers that increase from row to row: they are used, but may mean nothing."""
+    if getattr(column.dtype, "kind", "O") not in "iu" or len(column) < _FEWEST_KEYS or column.hasnans:
+        return
+    values = column.to_numpy()
+    if (values[1:] > values[:-1]).all():
+        warnings.warn(
+            f"The column '{name}' holds whole numbers that increase from row to row, like keys of a database. It is "
+            f"used as a number. If it means nothing, leave it out: {_drop(name)}.",
+            stacklevel=2,
+        )
 
 
 def _drop(name: str) -> str:
     return f"frame.drop(columns=['{name}'])"
 
 
-def is_numeral(text: str) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_number(column: Any, name: str) -> bool:
-    """Whether a column holds numbers or booleans, not text or categories; refuses all else."""
+def _kind_of(column: Any, name: str) -> str:
+    """What a column holds: "number" (booleans and durations too), "date", "text" or "category"; refuses all else."""
     import pandas as pd
 
     dtype = column.dtype
-    kind = "O" if isinstance(dtype, pd.CategoricalDtype | pd.StringDtype) else getattr(dtype, "kind", "O")
-    if kind in "biuf":
-        return True
     if isinstance(dtype, pd.CategoricalDtype | pd.StringDtype):
-        return False
-    types = set(map(type, column.dropna())) if kind == "O" else set()
-    if kind in "Mm" or any(issubclass(t, datetime.date | datetime.time | datetime.timedelta) for t in types):
-        raise TypeError(
-            f"The column '{name}' holds dates or times. Convert it to numbers, such as days since some date, year, "
-            f"month or hour, or leave it out: {_drop(name)}."
-        )
-    numbers = {t for t in types if issubclass(t, Real | Decimal | np.bool_)}
+        return "category" if isinstance(dtype, pd.CategoricalDtype) else "text"
+    kind = getattr(dtype, "kind", "O")
+    if kind != "O":
+        if kind in "biufmM":
+            return "date" if kind == "M" else "number"
+        raise TypeError(_object_message(name, str(dtype)))
+    types = set(map(type, column.dropna()))
+    if types and all(issubclass(t, datetime.date) for t in types):
+        return "date"
+    numbers = {t for t in types if issubclass(t, Real | Decimal | np.bool_ | datetime.timedelta)}
     others = types - numbers - {t for t in types if issubclass(t, str)}
-    if kind != "O" or others:
-        what = next(iter(others)).__name__ if others else str(dtype)
-        raise TypeError(
-            f"The column '{name}' holds objects of type {what}, not numbers or text. Convert it or leave it out: "
-            f"{_drop(name)}."
-        )
-    return types == numbers
+    if others:
+        raise TypeError(_object_message(name, next(iter(others)).__name__))
+    return "number" if types == numbers else "text"
 
 
-def to_numbers(column: Any, name: str) -> np.ndarray:
-    """A column as floating-point numbers, NaN where missing."""
+def _object_message(name: str, what: str) -> str:
+    return (
+        f"The column '{name}' holds objects of type {what}, not numbers, text or dates. Convert it or leave it out: "
+        f"{_drop(name)}."
+    )
+
+
+def to_numbers(column: Any, name: str, style: str = STYLES[0]) -> np.ndarray:
+    """A column as floating-point numbers, NaN where missing; durations in days, text as `style` says."""
     if isinstance(column, np.ndarray):
         return _finite(column, name)
-    if getattr(column.dtype, "kind", "O") in "biuf":
+    kind = getattr(column.dtype, "kind", "O")
+    if kind == "m":
+        return (column.dt.total_seconds() / 86400).to_numpy(dtype=np.float64, na_value=np.nan)
+    if kind in "biuf":
         return _finite(column.to_numpy(dtype=np.float64, na_value=np.nan), name, column)
-    _is_number(column, name)  # refuses dates and objects
+    if _kind_of(column, name) == "date":  # which also refuses objects
+        raise TypeError(f"The column '{name}' holds dates, but held numbers in the table fitted on. Convert it.")
     codes, distinct = _factorize(column, name, as_text=False)
     table = np.full(len(distinct) + 1, np.nan)
     for i, value in enumerate(distinct):
         try:
-            table[i] = float(value)
+            if isinstance(value, datetime.timedelta):
+                table[i] = value.total_seconds() / 86400
+            else:
+                table[i] = to_float(value, style) if isinstance(value, str) else float(value)
         except (TypeError, ValueError):
             raise ValueError(
                 f"The column '{name}' must hold numbers, as in the table fitted on. Got {describe(value)} in "
-                f"{_row(column, codes == i)}."
+                f"{_row(column, codes == i)}. Correct it, or leave it empty where the number is missing."
             ) from None
     return _finite(table[codes], name, column)
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import os
 import warnings
-import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ntkit.tables._columns import is_numeral
+from ntkit.tables._npz import no_such, read_npz
+from ntkit.tables._numerals import is_code, is_numeral, numeral_style, to_float
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 FRAME_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")  # of files that hold data frames
 _PARQUET = (".parquet", ".pq")
 _TABS = (".tsv", ".tsv.gz")
-_SEPARATORS = ",;\t"
-_MOST_NAMES, _LONGEST_NAME = 40, 60  # listed in an error message, and characters of each
+_SEPARATORS = "\t;,"  # those that rows of numbers rarely contain otherwise come first
+_SNIFFED = 50  # lines by which the separator is found
 
 
 def read_frames(path: Path, n_rows: int, *, text: Collection[str] = ()) -> Iterator[DataFrame]:
@@ -49,9 +50,11 @@ def read_frames(path: Path, n_rows: int, *, text: Collection[str] = ()) -> Itera
     Notes
     -----
     Text files are UTF-8, with or without a byte order mark, and their first line has the names of the columns, which
-    must be distinct. The separator is the tab in ``.tsv`` files. In the others it is the comma if the first line has
-    one outside quotes, else the semicolon, else the tab. A first column without a name holds the row numbers that
-    pandas writes: it is left out, with a warning. The index that pandas stores in a Parquet file is left out too.
+    must be distinct. The separator is the tab in ``.tsv`` files. In the others it is the tab, the semicolon or the
+    comma: the first of them that divides the first 50 lines into equally many fields, two or more. All lines must have
+    as many fields as the first. Columns of numbers with decimal commas (1234,5 or 1.234,5) become numbers. A first
+    column without a name holds the row numbers that pandas writes: it is left out, with a warning. The index that
+    pandas stores in a Parquet file is left out too.
 
     A column of text in the first block is text in all blocks. A column of numbers in the first block must hold numbers
     in all blocks; the error names the row.
@@ -107,6 +110,7 @@ def read_table(
     X : DataFrame, or ndarray of shape (n_samples, n_features) from an NPZ file
         The index of a data frame is the row in the file, counted from 0.
     y : ndarray of shape (n_samples,), or None without a target
+        Text if whole numbers of a CSV file begin with zeros, such as 007.
 
     Examples
     --------
@@ -127,23 +131,25 @@ def read_table(
     if path.name.lower().endswith(".npz"):
         if drop:
             raise ValueError(f"'{path}' has arrays, not named columns: columns cannot be dropped.")
-        X, y = _read_npz(path, target)
+        X, y = read_npz(path, target)
     else:
         _check_ending(path, (*FRAME_ENDINGS, ".npz"))
         X, y = _select(next(_frames(path, None, text)), path, target, drop)
+        if y is not None and y.dtype.kind in "iu" and not path.name.lower().endswith(_PARQUET):
+            y = _codes_as_text(path, y)
     if X.shape[0] == 0 or X.shape[1] == 0:
         what = "rows" if X.shape[0] == 0 else "columns to learn from" if target is not None else "columns"
         raise ValueError(f"The table '{path}' has no {what}.")
     return (X, None) if y is None else _without_missing(X, y, str(target), path, drop_missing_target)
 
 
-def _no_such(path: Path, kind: str, name: str, names: Sequence[str]) -> str:
-    """Message for a name that is not there: the names there are and the closest one."""
-    close = get_close_matches(name, names, 1, 0.6) or [n for n in names if n.lower() == name.lower()]
-    short = [n if len(n) <= _LONGEST_NAME else n[: _LONGEST_NAME - 1] + "…" for n in names[:_MOST_NAMES]]
-    shown = ", ".join(short) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
-    meant = f" Did you mean '{close[0]}'?" if close else ""
-    return f"'{path}' has no {kind} '{name}'.{meant} It has: {shown}."
+def _codes_as_text(path: Path, y: Any) -> Any:
+    """Targets such as 007, whose zeros numbers lose, as text; others as they are."""
+    import pandas as pd
+
+    options: dict[str, Any] = {"encoding": "utf-8-sig", "sep": _separator(path), "index_col": False}
+    text = pd.read_csv(path, usecols=[y.name], dtype=str, **options)[y.name]
+    return text.set_axis(y.index) if any(is_code(value) for value in text.unique()) else y
 
 
 def _check_ending(path: Path, endings: tuple[str, ...]) -> None:
@@ -156,7 +162,7 @@ def _select(frame: DataFrame, path: Path, target: str | None, drop: Sequence[str
     names, targets = list(frame.columns), [] if target is None else [target]
     for name in (*targets, *drop):
         if name not in names:
-            raise ValueError(_no_such(path, "column", name, names))
+            raise ValueError(no_such(path, "column", name, names))
     if target in drop:
         raise ValueError(f"The column '{target}' is the target and cannot be dropped.")
     return frame.drop(columns=[*drop, *targets]), None if target is None else frame[target]
@@ -193,7 +199,7 @@ def _errors_of(path: Path) -> Iterator[None]:
         raise ValueError(
             f"Rows of '{path}' have more fields than its first line has names. Name all columns."
         ) from error
-    except (pd.errors.ParserError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except (pd.errors.ParserError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"Cannot read '{path}': {str(error).strip()}.") from error
 
 
@@ -209,27 +215,87 @@ def _csv(path: Path, n_rows: int | None, text: Collection[str]) -> Iterator[Data
         warnings.warn(f"The first column of '{path}' has no name and is taken for row numbers: left out.", stacklevel=2)
     types = dict.fromkeys(set(text) & set(names), str)
     options |= {"index_col": False, "low_memory": False, "dtype": types}
-    numbers: list[str] = []
+    numbers, commas, complete = [], None, len(names) < 2
     if n_rows is not None:
         first = _strictly(pd.read_csv, path, nrows=n_rows, **options).iloc[:, start:]
-        options["dtype"] = types | dict.fromkeys(text_columns(first), str)
+        commas = _with_commas(first, types, options["sep"])
+        others = [name for name in text_columns(first) if name not in commas]
+        options["dtype"] = types | dict.fromkeys(others, str)
         numbers = [name for name in first if first[name].dtype.kind in "biuf" and first[name].notna().any()]
     with pd.read_csv(path, chunksize=n_rows, iterator=True, **options) as reader:
         while (frame := _strictly(next, reader, None)) is not None:
+            if not complete and frame.iloc[:, -1].isna().any():
+                _check_fields(path, options["sep"], len(names))
+                complete = True
             frame = frame.iloc[:, start:]
+            for name in _with_commas(frame, types, options["sep"]) if commas is None else commas:
+                frame[name] = _without_commas(frame[name], path)
             for name in numbers:
                 _check_numbers(frame[name], path)
             yield frame
 
 
+def _open_text(path: Path) -> Any:
+    opened = gzip.open if path.name.lower().endswith(".gz") else open
+    return opened(path, "rt", encoding="utf-8-sig", newline="")
+
+
 def _separator(path: Path) -> str:
-    """The separator of a text file, by its ending and its first line."""
+    """The separator of a text file, by its ending and its first lines."""
     if path.name.lower().endswith(_TABS):
         return "\t"
-    with (gzip.open if path.name.lower().endswith(".gz") else open)(path, "rt", encoding="utf-8-sig") as file:
-        line = next((line for line in file if line.strip()), "")
-    bare = "".join(line.split('"')[::2])  # without what is quoted
-    return next((separator for separator in _SEPARATORS if separator in bare), ",")
+    with _open_text(path) as file:
+        lines = [line for line in islice(file, _SNIFFED) if line.strip()]
+    # without what is quoted, as far as it ends in the same line
+    bare = ["".join(line.split('"')[::2]) for line in lines if line.count('"') % 2 == 0] or [""]
+    found = [separator for separator in _SEPARATORS if separator in bare[0]]
+    even = [each for each in found if len({line.count(each) for line in bare}) == 1]
+    usual = sorted(found, key=",;\t".index)  # of lines that no separator divides evenly
+    return next(iter([*even, *usual]), ",")
+
+
+def _check_fields(path: Path, separator: str, n_fields: int) -> None:
+    """Raise an error that names the first line with too few fields; pandas would fill them up."""
+    limit = csv.field_size_limit(2**31 - 1)  # pandas has none
+    try:
+        with _open_text(path) as file:
+            reader = csv.reader(file, delimiter=separator)
+            for row in reader:
+                if 0 < len(row) < n_fields and (len(row) > 1 or row[0].strip()):
+                    raise ValueError(
+                        f"Line {reader.line_num} of '{path}' has {len(row)} field{'s' * (len(row) > 1)}, where the "
+                        f"first line has {n_fields} names. Complete the line or remove it."
+                    )
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _with_commas(frame: DataFrame, text: Collection[str], separator: str) -> list[str]:
+    """Names of the columns of numbers with decimal commas; 1,234 is one if commas do not separate the columns."""
+    styles = ("comma",) if separator == "," else ("comma", "either")
+    found = []
+    for name in frame:
+        if name not in text and frame[name].dtype.kind not in "biufM":
+            levels = frame[name].dropna().unique()
+            if all(isinstance(level, str) for level in levels) and numeral_style(levels) in styles:
+                found.append(name)
+    return found
+
+
+def _without_commas(column: Any, path: Path) -> Any:
+    """A column with decimal commas as numbers."""
+
+    def number(value: Any) -> float:
+        try:
+            return to_float(value, "comma") if isinstance(value, str) else float(value)
+        except ValueError:
+            row = column.index[(column == value).to_numpy().argmax()]
+            raise ValueError(
+                f"The column '{column.name}' of '{path}' has numbers with decimal commas, but the text {value!r} in "
+                f"row {row} (counted from 0). Correct it, or leave it empty where the number is missing."
+            ) from None
+
+    return column.map(number, na_action="ignore").astype(np.float64)
 
 
 def _strictly(read: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -277,56 +343,6 @@ def _check_distinct(path: Path, names: list[str]) -> None:
     twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise ValueError(f"'{path}' has more than one column named '{twice[0]}'. Column names must be distinct.")
-
-
-def _read_npz(path: Path, target: str | None) -> tuple[np.ndarray, np.ndarray | None]:
-    try:
-        # opened here, as NumPy leaves files open that are no archives
-        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
-            names = list(file.files)
-            rows, labels = _array_names(path, names, target, lambda name: np.ndim(file[name]))
-            X = file[rows]
-            y = None if labels is None else file[labels]
-            for name, array in ((rows, X), (labels, y)):
-                if isinstance(array, bytes):  # what NumPy makes of a part that does not begin as arrays do
-                    raise EOFError(f"'{name}' is no array")
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, zlib.error) as error:
-        raise ValueError(f"Cannot read '{path}' as NPZ: {error}.") from error
-    except ValueError as error:
-        if "allow_pickle" not in str(error):
-            raise
-        raise ValueError(
-            f"'{path}' has arrays of Python objects, which are not read for safety. Save numbers or text (dtype str)."
-        ) from error
-    if X.ndim != 2:
-        raise ValueError(
-            f"The array '{rows}' of '{path}' must have two axes, rows and columns. Got the shape {X.shape}; "
-            f"X.reshape(len(X), -1) makes rows of images."
-        )
-    if y is not None and (y.ndim != 1 or len(y) != len(X)):
-        raise ValueError(
-            f"The array '{labels}' of '{path}' must have one value for each of the {len(X)} rows of '{rows}'. Got the "
-            f"shape {y.shape}."
-        )
-    return X, y
-
-
-def _array_names(path: Path, names: list[str], target: str | None, ndim: Any) -> tuple[str, str | None]:
-    """Names of the arrays with the rows and the targets."""
-    if target is None:
-        found = [name for name in names if name in ("X", "X_test")] or [n for n in names if ndim(n) == 2]
-        if not found or (len(found) > 1 and found[0] not in ("X", "X_test")):
-            raise ValueError(f"'{path}' needs an array 'X' with the rows. It has: {', '.join(names) or 'nothing'}.")
-        return min(found), None
-    if target not in names and target == "y" and "y_train" in names:
-        target = "y_train"
-    if target not in names:
-        raise ValueError(_no_such(path, "array", target, names))
-    own = "X" + target[1:] if target.startswith("y") else "X"
-    rows = next((name for name in (own, "X", "X_train") if name in names), None)
-    if rows is None:
-        raise ValueError(f"'{path}' needs an array 'X' with the rows. It has: {', '.join(names)}.")
-    return rows, target
 
 
 def _without_missing(X: Any, y: Any, target: str, path: Path, drop: bool) -> tuple[Any, np.ndarray]:

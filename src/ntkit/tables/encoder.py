@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,8 +15,10 @@ from ntkit._estimator import AllOrNothing, as_floating, check_rows
 from ntkit._state import COLUMNS, Declared, Many, Part
 from ntkit._validation import check_int, describe
 from ntkit.tables._columns import (
+    Column,
     Number,
     Text,
+    Unused,
     as_frame,
     check_frame,
     fit_column,
@@ -23,20 +26,33 @@ from ntkit.tables._columns import (
     has_names,
     to_numbers,
 )
+from ntkit.tables._dates import Date
+from ntkit.tables._numerals import STYLES
 
 _FEW_CLASSES = 20
+_MOST_SHOWN = 5  # values or columns of a warning
 
 
 class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
-    """Columns of a data frame as a float32 matrix: numbers as they are, text one-hot.
+    """Columns of a data frame as a float32 matrix: numbers as they are, text one-hot, dates as trend and cycles.
 
-    Missing numbers become the mean of the column in `fit`, and a column with missing numbers in `fit` gets a second
-    column, 1 where the number is missing. Text, category and mixed columns get one column for each level; missing is a
-    level. Columns of dates, lists and other objects, infinite numbers, and text that is nearly all different (more
-    than `max_categories` levels and more than half as many levels as rows: an identifier) are refused.
+    - Numbers: a missing one becomes the mean of the column in `fit`, and a column with missing numbers in `fit` gets a
+      second column, 1 where the number is missing. Booleans are numbers, durations are days. Text is a number if all of
+      it is: with decimal points, with decimal commas (``1.234,5``) or with commas between thousands (``1,234.5``). Text
+      of at most `max_categories` different whole numbers stays text, as it may be a code.
+    - Text and categories: one column for each level; missing is a level. Of more than `max_categories` levels the
+      rarest share one column.
+    - Dates, also as text (``2024-12-31``, ``31.12.2024``, ``12/31/2024``, perhaps with a time): the time in years, the
+      day of the year, the weekday and the time of the day as sines and cosines, and whether it is a weekend; only what
+      varies. Missing dates get a column of their own.
+
+    Text that is nearly all different (more than `max_categories` levels and more than half as many levels as rows: an
+    identifier) is not used, with a warning. Whole numbers that increase from row to row are used, with a warning. Lists
+    and other objects, and infinite numbers, are refused.
 
     In `transform` columns are found by name, in any order; others are ignored. A level not met in `fit` is all zeros,
-    or belongs to the others if there is a column for them; a number missing for the first time is the mean.
+    or belongs to the others if there is a column for them; a warning names column and levels. A number missing for the
+    first time is the mean.
 
     Parameters
     ----------
@@ -51,7 +67,8 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    Arrays are columns of numbers named x0, x1, …; data frames need pandas. float32 keeps seven digits, so a column that
+    Arrays are columns of numbers named x0, x1, …. Data frames are those of pandas, and of polars, which needs pyarrow.
+    float32 keeps seven digits, so a column that
     varies by less than 10⁻⁴ of its size, such as time in seconds since 1970, has its mean subtracted.
 
     Examples
@@ -68,7 +85,7 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
            [3., 0., 0., 1.]], dtype=float32)
     """
 
-    _state: ClassVar[dict[str, Any]] = {**COLUMNS, "_columns": Many(Part(Number, Text), "n_features_in_")}
+    _state: ClassVar[dict[str, Any]] = {**COLUMNS, "_columns": Many(Part(Number, Text, Date, Unused), "n_features_in_")}
 
     def __init__(self, *, max_categories: int = 50):
         self.max_categories = max_categories
@@ -88,13 +105,18 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         most = check_int(self.max_categories, "max_categories", type(self).__name__, minimum=1)
         with self._all_or_nothing():
             frame = as_frame(X)
-            columns: list[Number | Text]
+            columns: list[Column]
             if frame is None or not has_names(frame):
                 X = self._check_array(X, reset=True)
                 columns = [fit_number(f"x{i}", X[:, i]) for i in range(X.shape[1])]
                 self.__dict__.pop("feature_names_in_", None)
             else:
                 columns = [fit_column(frame[name], name, most) for name in check_frame(frame)]
+                if not any(column.names for column in columns):
+                    raise ValueError(
+                        f"The table has no column to learn from: {_shown([column.name for column in columns])} hold "
+                        "identifiers, free text or one date."
+                    )
                 self.feature_names_in_ = np.array(list(frame.columns), dtype=object)
             self.n_features_in_ = len(columns)
             self._columns = columns
@@ -114,37 +136,42 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         columns = self._rows(X)
         n_rows = len(columns[0])
-        widths = [len(spec.names) for spec in self._columns]
-        out = np.empty((n_rows, sum(widths)), dtype=np.float32)
-        start = 0
-        for spec, column, width in zip(self._columns, columns, widths, strict=True):
-            part = out[:, start : start + width]
-            spec.put(to_numbers(column, spec.name) if isinstance(spec, Number) else column, part)
-            start += width
+        out = np.empty((n_rows, sum(len(spec.names) for spec in self._columns)), dtype=np.float32)
+        start, unseen = 0, {}
+        used = [spec for spec in self._columns if not isinstance(spec, Unused)]
+        for spec, column in zip(used, columns, strict=True):
+            part = out[:, start : start + len(spec.names)]
+            if isinstance(spec, Number):
+                spec.put(to_numbers(column, spec.name, spec.style), part)
+            elif new := spec.put(column, part):
+                unseen[spec.name] = new
+            start += len(spec.names)
+        _warn_of_unseen(unseen)
         return out
 
     def _rows(self, X: Any) -> Any:
-        """The columns of `X` in the order of `fit`."""
+        """The columns of `X` that are used, in the order of `fit`."""
         owner = type(self).__name__
         frame = as_frame(X)
         if not hasattr(self, "feature_names_in_"):
             return self._check_array(X, reset=False).T
         if frame is None or not has_names(frame):
-            texts = [spec.name for spec in self._columns if isinstance(spec, Text)]
-            if texts:
+            others = [spec.name for spec in self._columns if not isinstance(spec, Number)]
+            if others:
                 raise TypeError(
-                    f"This {owner} was fitted on a data frame with columns of text such as '{texts[0]}', and needs "
-                    f"data frames. Got {describe(X)}."
+                    f"This {owner} was fitted on a data frame with columns of text or dates such as '{others[0]}', and "
+                    f"needs data frames. Got {describe(X)}."
                 )
             return self._check_array(X, reset=False).T
-        missing = [name for name in self.feature_names_in_ if name not in frame.columns]
+        names = [spec.name for spec in self._columns if not isinstance(spec, Unused)]
+        missing = [name for name in names if name not in frame.columns]
         if missing:
             plural = "s" * (len(missing) > 1)
             raise ValueError(
                 f"The table lacks the column{plural} {', '.join(map(repr, missing))}, which this {owner} was fitted on."
             )
-        check_frame(frame[list(self.feature_names_in_)])
-        return [frame[name] for name in self.feature_names_in_]
+        check_frame(frame[names])
+        return [frame[name] for name in names]
 
     def _check_array(self, X: Any, *, reset: bool) -> np.ndarray:
         return as_floating(_array.to_numpy(check_rows(self, X, reset=reset, missing=True)))
@@ -189,10 +216,18 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         return np.array([name for spec in specs for name in spec.names], dtype=object)
 
     @property
-    def text_columns_(self) -> list[str]:
-        """Names of the columns encoded as text."""
+    def source_names_(self) -> list[str]:
+        """Names of all columns of the table, also of those that are not used."""
         check_is_fitted(self)
-        return [spec.name for spec in self._columns if isinstance(spec, Text)]
+        return [spec.name for spec in self._columns]
+
+    @property
+    def text_columns_(self) -> list[str]:
+        """Names of the columns that hold text: levels, dates in text, numbers with commas."""
+        check_is_fitted(self)
+        specs = self._columns
+        texts = [s for s in specs if isinstance(s, Text) or (isinstance(s, Date) and s.format)]
+        return [s.name for s in specs if s in texts or (isinstance(s, Number) and s.style != STYLES[0])]
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -207,6 +242,23 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         seen = getattr(self, "feature_names_in_", None)
         if len(set(names)) < len(names) or (seen is not None and seen.tolist() != names):
             raise ValueError(f"The columns of a {type(self).__name__} must be distinct, and those that fit has seen")
+
+
+def _warn_of_unseen(unseen: dict[str, list[str]]) -> None:
+    """One warning about all levels that `fit` has not seen, by column."""
+    if unseen:
+        parts = [f"'{name}' ({_shown(values)})" for name, values in unseen.items()]
+        warnings.warn(
+            f"Values that fit has not seen in the column{'s' * (len(parts) > 1)} {_shown(parts, quoted=False)}: "
+            "the model does not know what they mean. Correct them, or fit again with rows that have them.",
+            stacklevel=3,
+        )
+
+
+def _shown(values: list[str], *, quoted: bool = True) -> str:
+    """The first of some values, for a message."""
+    shown = [f"'{value}'" if quoted else value for value in values[:_MOST_SHOWN]]
+    return ", ".join(shown) + (f" and {len(values) - _MOST_SHOWN} more" * (len(values) > _MOST_SHOWN))
 
 
 def infer_task(y: Any) -> str:

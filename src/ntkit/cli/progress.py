@@ -1,0 +1,118 @@
+"""One progress bar for all phases of a command, with the time left; it moves even while a long fit runs."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ntkit._progress import listening
+
+_INTERVAL = 0.25  # seconds between two drawings
+_FORMAT = "{desc} {percentage:3.0f}%|{bar:24}| "
+COMPILING = "compiling for this machine, on the first run only"
+
+
+class Progress:
+    """Phases with the seconds expected for each; shown on a terminal if `shown`, else nothing happens.
+
+    The time left is the sum of what the phases are expected to take and have not taken yet; a phase that takes longer
+    than expected stays just below its end.
+    """
+
+    def __init__(self, phases: Sequence[tuple[str, float]], *, shown: bool):
+        self.expected = dict(phases)
+        self.shown = shown
+        self.n_fits, self.note = 0, ""
+        self._done: set[str] = set()
+        self._current: str | None = None
+        self._began = time.perf_counter()
+        self._bar: Any = None
+
+    @contextmanager
+    def running(self) -> Iterator[Progress]:
+        """Show the bar; it is removed at the end, also after an error or an interrupt."""
+        if not self.shown:
+            yield self
+            return
+        from tqdm import tqdm
+
+        stop = threading.Event()
+        # The screen has the bar only while it runs: the report that follows says it all.
+        self._bar = bar = tqdm(total=100, bar_format=_FORMAT, leave=False, file=sys.stderr, dynamic_ncols=True)
+        thread = threading.Thread(target=self._keep_drawing, args=(stop,), daemon=True)
+        thread.start()
+        try:
+            with listening(self.hear):
+                yield self
+        finally:
+            stop.set()
+            thread.join()
+            self._bar = None
+            bar.close()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """One of the phases."""
+        self._current, self._began, self.note = name, time.perf_counter(), ""
+        self._draw()
+        yield
+        self._done.add(name)
+        self._current = None
+
+    def hear(self, event: str, detail: str) -> None:
+        """Take a report of the library."""
+        if event == "fit":
+            self.n_fits += 1
+            self.note = f"{self.n_fits} fit{'s' * (self.n_fits > 1)}, last {detail}"
+        elif event == "compile":
+            self.note = COMPILING
+
+    def state(self) -> tuple[float, float]:
+        """The share of the work done and the seconds left, both as expected."""
+        total = sum(self.expected.values()) or 1.0
+        done = sum(self.expected[name] for name in self._done)
+        current = self._current
+        if current is not None:
+            done += min(time.perf_counter() - self._began, 0.98 * self.expected[current])
+        return done / total, total - done
+
+    def text(self) -> str:
+        """The time left, or how much longer the phase takes than expected, and what was heard last."""
+        left, current = self.state()[1], self._current
+        over = 0.0 if current is None else time.perf_counter() - self._began - self.expected[current]
+        minutes, seconds = divmod(max(round(over if over > 1 else left), 1), 60)
+        words = f"{minutes}:{seconds:02} longer than planned" if over > 1 else f"about {minutes}:{seconds:02} left"
+        return f"{words}; {self.note}" if self.note else words
+
+    def _draw(self) -> None:
+        bar = self._bar
+        if bar is not None:
+            bar.n = round(100 * self.state()[0])
+            bar.bar_format = _FORMAT + self.text().replace("{", "{{").replace("}", "}}")
+            bar.set_description_str(self._current or "start", refresh=True)
+
+    def _keep_drawing(self, stop: threading.Event) -> None:
+        while not stop.wait(_INTERVAL):
+            self._draw()
+
+
+@contextmanager
+def announcing(shown: bool) -> Iterator[None]:
+    """Say once on a terminal that functions are being compiled, in commands without a bar."""
+    said = False
+
+    def hear(event: str, _: str) -> None:
+        nonlocal said
+        if event == "compile" and not said:
+            said = True
+            print(f"note: {COMPILING}; this takes some seconds.", file=sys.stderr)
+
+    if not shown:
+        yield
+        return
+    with listening(hear):
+        yield
