@@ -90,6 +90,8 @@ html_theme_options = {
 }
 html_sidebars = {name: [] for name in ("index", "install", "which-map", "promises", "changelog", "contributing")}
 
+# class attributes of nn.Module, which no module name tells apart from ntkit's
+TORCH_ATTRIBUTES = ("T_destination", "call_super_init", "dump_patches", "training")
 SITE_PAGES = {"CHANGELOG.md": "changelog", "CONTRIBUTING.md": "contributing"}
 
 
@@ -145,9 +147,10 @@ def link_repository(app: Sphinx, docname: str, source: list[str]) -> None:
 
 
 def skip_inherited(_app: Sphinx, _what: str, name: str, value: Any, *_: Any) -> bool | None:
-    """What estimators inherit from scikit-learn is documented there."""
-    of_sklearn = getattr(value, "__module__", None) or ""
-    return True if of_sklearn.startswith("sklearn") and name != "fit_transform" else None
+    """Skip what estimators inherit from scikit-learn and modules from torch: it is documented there."""
+    module = getattr(value, "__module__", None) or ""
+    inherited = module.split(".")[0] in ("sklearn", "torch") and name != "fit_transform"
+    return True if inherited or name in TORCH_ATTRIBUTES else None
 
 
 def mark_up(_app: Sphinx, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]) -> None:

@@ -45,8 +45,8 @@ FeatureRidge(NTKFeatures(n_components=8)).fit([[1.0], [2.0], [3.0]], [1.0, 2.0, 
 
 
 NAMES = (
-    "datasets", "diagnostics", "display", "distributed", "features", "kernels", "models", "networks", "persistence",
-    "preprocessing", "sketches", "tables",
+    "attribution", "datasets", "diagnostics", "display", "distributed", "features", "kernels", "models", "networks",
+    "persistence", "preprocessing", "sketches", "tables",
 )  # fmt: skip
 MODULES = [f"ntkit.{name}" for name in NAMES]
 WITHOUT_EXAMPLE = {"Layer", "Activation", "FileError"}

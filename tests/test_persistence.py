@@ -72,8 +72,11 @@ from ntkit import (
     NystroemFeatures,
     OrthogonalFourierFeatures,
     PatchWhitening,
+    PiecewiseLinearEncoder,
     PolynomialSketch,
     RandomFourierFeatures,
+    TableClassifier,
+    TableRegressor,
     ZCAWhitening,
     _files,
     _walk,
@@ -140,6 +143,15 @@ def table() -> pd.DataFrame:
     return frame
 
 
+def raw_table() -> pd.DataFrame:
+    """All kinds of columns."""
+    frame = table()
+    frame["day"] = pd.date_range("2024-01-01", periods=40, freq="31h")
+    frame["when"] = frame["day"].dt.strftime("%d.%m.%Y %H:%M").where(frame.index != 5)
+    frame["cost"] = [f"{i},25" for i in range(40)]
+    return frame
+
+
 def texts() -> list[str]:
     return ["the cat sat", "a dog ran far", "cat and dog", "the far side"] * 5
 
@@ -166,6 +178,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "patches": (lambda: PatchWhitening(patch_size=3, n_components=5, contrast=1.0, random_state=0), images),
     "flips": (lambda: FlipAveraged(NetworkFeatures(nn.cntk(2), n_components=12, random_state=0)), images),
     "arcsinh": (ArcsinhScaler, rows),
+    "piecewise": (PiecewiseLinearEncoder, rows),
     "table": (lambda: TableEncoder(max_categories=2), table),
     "seed sequence": (lambda: ntk(np.random.SeedSequence([1, 2], spawn_key=(3,))), rows),
     "generator": (lambda: ntk(np.random.default_rng(1)), rows),
@@ -205,6 +218,8 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "search": (lambda: FeatureRidgeSearch(n_components=16, random_state=0), rows),
     "search classes": (lambda: FeatureRidgeSearchClassifier(n_components=16, random_state=0), rows),
     "clusters": (lambda: FeatureKMeans(ntk(), 2, random_state=0), rows),
+    "table regression": (lambda: TableRegressor(FeatureRidge(ntk(), random_state=0)), raw_table),
+    "table classes": (lambda: TableClassifier("ridge", n_components=16, random_state=0), raw_table),
 }  # fmt: skip
 """(estimator, rows) by name."""
 ALL = pytest.mark.parametrize("name", CASES)
@@ -255,7 +270,7 @@ def test_estimators_come_back(name: str, tmp_path: Path) -> None:
         assert type(other) is type(model)
         np.testing.assert_array_equal(apply(other, X), Z)
     if "toy" not in name and not hasattr(model, "predict"):  # whose statistics were not asked for
-        assert vars(again).keys() == vars(model).keys() - {"_cache"}
+        assert vars(again).keys() == vars(model).keys() - {"_cache", "_alternatives"}
     assert str(inspect(tmp_path / "file")["model"]["class"]).endswith(type(model).__name__)
     fresh = CASES[name][0]()
     again = through_file(fresh, tmp_path)

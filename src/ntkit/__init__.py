@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ntkit import (
+        attribution,
         datasets,
         diagnostics,
         display,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         PolynomialSketch,
         RandomFourierFeatures,
     )
+    from ntkit.features.empirical import EmpiricalNTKFeatures
     from ntkit.kernels import network_kernel
     from ntkit.models import (
         AdaptiveFeatures,
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
         KernelRidge,
         KernelRidgeClassifier,
         LearnedMetric,
+        TableClassifier,
+        TableRegressor,
         gram_matrix,
     )
     from ntkit.persistence import inspect, load, save
@@ -64,6 +68,7 @@ if TYPE_CHECKING:
         ArcsinhScaler,
         ImageStandardizer,
         PatchWhitening,
+        PiecewiseLinearEncoder,
         ZCAWhitening,
         flip_images,
         with_flips,
@@ -72,6 +77,7 @@ if TYPE_CHECKING:
 __version__ = "0.2.0.dev0"
 
 _SUBMODULES = (
+    "attribution",
     "datasets",
     "diagnostics",
     "display",
@@ -85,12 +91,14 @@ _SUBMODULES = (
     "sketches",
     "tables",
 )
-_PUBLIC_MODULES = ("ntkit", *(f"ntkit.{name}" for name in _SUBMODULES), "ntkit.kernels.zonal")
+_ON_REQUEST = ("export", "torch")  # not in __all__: ``from ntkit import *`` must not import torch, nor hide its name
+_PUBLIC_MODULES = ("ntkit", *(f"ntkit.{name}" for name in (*_SUBMODULES, *_ON_REQUEST)), "ntkit.kernels.zonal")
 _NAMES = {
     "AdaptiveFeatures": "ntkit.models",
     "ArcsinhScaler": "ntkit.preprocessing",
     "CNTKSketch": "ntkit.features",
     "DotProductSketch": "ntkit.features",
+    "EmpiricalNTKFeatures": "ntkit.features.empirical",
     "FastfoodFeatures": "ntkit.features",
     "FeatureKMeans": "ntkit.models",
     "FeatureRidge": "ntkit.models",
@@ -116,8 +124,11 @@ _NAMES = {
     "NystroemFeatures": "ntkit.features",
     "OrthogonalFourierFeatures": "ntkit.features",
     "PatchWhitening": "ntkit.preprocessing",
+    "PiecewiseLinearEncoder": "ntkit.preprocessing",
     "PolynomialSketch": "ntkit.features",
     "RandomFourierFeatures": "ntkit.features",
+    "TableClassifier": "ntkit.models",
+    "TableRegressor": "ntkit.models",
     "ZCAWhitening": "ntkit.preprocessing",
     "flip_images": "ntkit.preprocessing",
     "gram_matrix": "ntkit.models",
@@ -133,6 +144,7 @@ __all__ = [
     "ArcsinhScaler",
     "CNTKSketch",
     "DotProductSketch",
+    "EmpiricalNTKFeatures",
     "FastfoodFeatures",
     "FeatureKMeans",
     "FeatureRidge",
@@ -158,10 +170,14 @@ __all__ = [
     "NystroemFeatures",
     "OrthogonalFourierFeatures",
     "PatchWhitening",
+    "PiecewiseLinearEncoder",
     "PolynomialSketch",
     "RandomFourierFeatures",
+    "TableClassifier",
+    "TableRegressor",
     "ZCAWhitening",
     "__version__",
+    "attribution",
     "datasets",
     "diagnostics",
     "display",
@@ -185,7 +201,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _SUBMODULES:
+    if name in (*_SUBMODULES, *_ON_REQUEST):
         return import_module(f"ntkit.{name}")
     if name in _NAMES:
         return getattr(import_module(_NAMES[name]), name)

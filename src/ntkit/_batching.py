@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
 
-from ntkit._array import Array, is_torch
+from ntkit._array import Array, is_torch, is_traced
 from ntkit._validation import check_int
 
 T = TypeVar("T")
@@ -64,6 +64,8 @@ def batch_rows(
     """Rows per batch: `batch_size` if given, else as many as the budget holds, at least one."""
     if batch_size is not None:
         return min(check_int(batch_size, "batch_size", owner, minimum=1), max(n_rows, 1))
+    if is_traced(like):
+        return n_rows
     return max(1, min(n_rows, working_memory(like) // max(bytes_per_row, 1)))
 
 

@@ -16,6 +16,8 @@ from typing import Any
 import numba
 from numba.core.caching import FunctionCache
 
+from ntkit._progress import report
+
 _ROOT = Path(__file__).parent
 
 
@@ -24,6 +26,13 @@ class _SourceCache(FunctionCache):
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         return (*super()._index_key(sig, codegen), source_digest(Path(self._py_func.__code__.co_filename)))
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """What is on disk for a signature; without it the function is going to be compiled."""
+        found = super().load_overload(sig, target_context)
+        if found is None:
+            report("compile")
+        return found
 
 
 def source_digest(path: Path) -> str:

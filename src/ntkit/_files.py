@@ -211,7 +211,10 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     except FileError:
         raise
     except (SafetensorError, OSError, TypeError, KeyError, OverflowError, AttributeError, ValueError) as error:
-        raise FileError(f"'{path}' is not a complete ntkit file: {error}.") from error
+        with open(path, "rb") as content:
+            other = content.read(9)[8:] not in (b"{", b"")
+        what = "it holds something else" if other else str(error)
+        raise FileError(f"'{path}' is not a complete ntkit file: {what}.") from error
 
 
 def _metadata(path: str | os.PathLike[str], header: Any, kind: str, memory_limit: int | None) -> dict[str, Any]:

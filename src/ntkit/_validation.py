@@ -169,7 +169,8 @@ def check_same_library(X: Array, Y: Array, owner: str, names: str = "X and Y") -
 
 COMPLEX = "Complex data not supported: take the real part, or both parts as columns."
 _DATES = "Convert dates and times, for example to days: (dates - start) / np.timedelta64(1, 'D')."
-_TEXT = "Encode categories and strings as numbers."
+TABLES = "TableRegressor and TableClassifier take text, categories, dates and missing values as they are."
+_TEXT = f"Encode categories and strings as numbers, or use a learner that does: {TABLES}"
 _NOT_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)  # though float() takes some of them
 
 
@@ -220,7 +221,7 @@ def _frame_values(frame: Any, name: str, owner: str) -> np.ndarray:
             dates = getattr(dtype, "kind", "O") in "mM"
             raise type(error)(
                 f"The column {label!r} of '{name}' must hold real numbers for {owner}. Got dtype {dtype} instead. "
-                + (_DATES if dates else f"{_TEXT} (See also ntkit.tables.TableEncoder.)")
+                + (f"{_DATES} {TABLES}" if dates else _TEXT)
             ) from error
     return np.column_stack(columns)
 
@@ -290,10 +291,11 @@ def _check_finite(X: Array, name: str, owner: str, *, missing: bool) -> None:
         return
     where = "" if _array.is_sparse(X) else f" at index {tuple(int(i[0]) for i in bad)}"
     value = float(values[tuple(int(i[0]) for i in bad)])
+    remedy = "" if missing or name != "X" else f" {TABLES}"
     raise ValueError(
         f"The '{name}' parameter of {owner} must be finite. Got {value}{where}, and {int(bad[0].shape[0])} such "
         f"entries in all. Input {name} contains {'' if missing else 'NaN or '}infinity: drop these rows or impute them "
-        "(sklearn.impute.SimpleImputer)."
+        f"(sklearn.impute.SimpleImputer).{remedy}"
     )
 
 

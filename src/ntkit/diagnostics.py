@@ -67,6 +67,7 @@ def kernel_error(
     True
     """
     rows = sample_rows(X, n_samples, seed_sequence(random_state, owner="kernel_error"), "kernel_error")
+    rows = rows.detach() if _array.is_torch(rows) else rows
     K = exact_kernel_of(feature_map, rows, kernel, kernel_params, "kernel_error")
     return relative_error(K, as_plain_rows(feature_map.transform(rows)))
 

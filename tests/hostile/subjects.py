@@ -23,6 +23,7 @@ import ntkit.preprocessing
 import ntkit.tables
 from ntkit import networks as nn
 from ntkit.features import NTKFeatures
+from ntkit.models import FeatureRidge, FeatureRidgeClassifier
 
 SHAPE = (3, 2, 2)
 N_ROWS, N_COLUMNS = 24, 12  # columns: images of SHAPE laid flat
@@ -34,6 +35,8 @@ SMALL: dict[str, dict[str, Any]] = {
     "FeatureRidgeSearch": {"candidates": {"ntk": NTKFeatures(n_components=16)}, "time_budget": None},
     "FeatureRidgeSearchClassifier": {"candidates": {"ntk": NTKFeatures(n_components=16)}, "time_budget": None},
     "FlipAveraged": {"image_shape": SHAPE},
+    "TableClassifier": {"learner": FeatureRidgeClassifier(NTKFeatures(n_components=16), random_state=0)},
+    "TableRegressor": {"learner": FeatureRidge(NTKFeatures(n_components=16), random_state=0)},
     "ImageStandardizer": {"image_shape": SHAPE},
     "ZCAWhitening": {"image_shape": SHAPE},
     "PatchWhitening": {"image_shape": SHAPE, "patch_size": 2},
@@ -59,7 +62,7 @@ def small(law: type) -> Any:
     parameters: dict[str, Any] = {"random_state": 0} if "random_state" in names else {}
     if "features" in names and law.__name__ != "FlipAveraged":
         parameters["features"] = NTKFeatures(n_components=16)
-    elif "n_components" in names and law.__name__ != "PatchWhitening":
+    elif "n_components" in names and "learner" not in names and law.__name__ != "PatchWhitening":
         parameters["n_components"] = 16
     return law(**parameters | SMALL.get(law.__name__, {}))
 

@@ -283,7 +283,9 @@ BAD_TABLES = {
     "a missing target": (table("a,y\n" + "1,1.5\n2,\n" * 9), r"missing in 9 of 18 rows, first in row 1"),
     "an infinite target": (table("a,y\n" + "1,1.5\n2,inf\n" * 9), r"infinite in 9 rows, first in row 1"),
     "an infinite number": (table("a,y\n" + "1,1.5\n2,2.5\ninf,3.5\n" * 9), r"'a' has an infinite.* in row 2"),
-    "names of rows": (table("a,y\n" + "".join(f"row {i},{i}.5\n" for i in range(60))), "Leave it out: --drop 'a'"),
+    "names of rows": (table("a,y\n" + "".join(f"row {i},{i}.5\n" for i in range(60))), "no column to learn from: 'a'"),
+    "a row cut off": (table("a,b,y\n" + "1,2,1.5\n2,1,2.5\n" * 9 + "3,1"), "Line 20 of 'bad.csv' has 2 fields"),
+    "a long field": (table("a,y\n" + '"' + "x" * 200_000 + '",\n' * 9), "bad.csv'"),
     "two rows": (table("a,y\n1,1.5\n2,2.5\n"), "too few"),
 }
 TABLES = [Trial(f"fit bad.csv -t y -o m {FIT}", setup, says, (1,)) for setup, says in BAD_TABLES.values()] + [
@@ -469,8 +471,7 @@ sys.meta_path.insert(0, Blocker())
         ("pandas", "evaluate m.ntkit t.csv -t y"),
         ("pyarrow", f"fit t.parquet -t y -o m {FIT}"),
         ("pyarrow", "predict m.ntkit t.csv -o p.parquet"),
-        ("matplotlib", "compare t.csv -t y -o new --components 8"),
-        ("matplotlib", "demo -o new"),
+        ("matplotlib", f"fit t.csv -t y -o m --plot p.png {FIT}"),
     ],
 )
 def test_missing_packages(missing: str, command: str, folder: Path, tally: Tally) -> None:

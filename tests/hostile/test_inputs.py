@@ -320,10 +320,12 @@ AT_USE = [
     either("another order of names", lambda X: frame(X)[NAMES[::-1]], named=True),
     same("an array after a data frame", lambda X: X, named=True),
 ]
-TAKES_MISSING = ("ArcsinhScaler", "TableEncoder")
+OF_TABLES = ("TableEncoder", "TableRegressor", "TableClassifier")
+TAKES_MISSING = ("ArcsinhScaler", *OF_TABLES)
 OF_IMAGES = ("CNTKSketch", "FlipAveraged", "ImageStandardizer", "ZCAWhitening", "PatchWhitening")
 OF_ARRAYS = ("cntk", "flip_images")  # functions of images, which tables and lists of rows are not
 BY_KIND = ("GaussianFeatures", "FeatureRidgeSearch", "FeatureRidgeSearchClassifier", "FeatureRidge by default")
+DATES = {"data frame with a date", "data frame with date objects", "data frame with a duration"}
 WORDS = {"text", "data frame with text", "text in objects", "data frame, categories"}
 
 
@@ -331,11 +333,11 @@ def by_design(subject: Subject, case: Input, phase: str, text: str) -> bool:
     """Whether an estimator is meant to treat an input in another way than all others do."""
     if text.startswith("goes through"):
         missing = not case.finite and "infinity" not in case.name
-        return (subject.name in TAKES_MISSING and missing) or (subject.name == "TableEncoder" and case.name in WORDS)
+        return (subject.name in TAKES_MISSING and missing) or (subject.name in OF_TABLES and case.name in WORDS | DATES)
     if text.startswith("differs"):
         rounding = subject.name == "FeatureKMeans" and case.tolerance > 1e-3  # to another local optimum
         sparse = subject.name in BY_KIND and phase == "fit"  # sparse rows are not centred, or get another map
-        if subject.name == "TableEncoder" and case.name in WORDS:  # one column for each level
+        if subject.name in OF_TABLES and case.name in WORDS | DATES:  # one column for each level
             return True
         return rounding or (sparse and case.name.startswith(("CS", "COO", "LIL", "DOK")))
     return "does not differentiate" in text or (subject.name in OF_ARRAYS and "images" in text)
@@ -377,7 +379,7 @@ def try_fit(subject: Subject, case: Input, before: Any) -> tuple[Verdict, str]:
     use_on = bad if case.expects == "finite" else clean
 
     def call() -> Any:
-        if subject.name == "TableEncoder" and hasattr(bad, "iloc"):
+        if subject.name in OF_TABLES and hasattr(bad, "iloc"):
             return subject.use(subject.refit(estimator, bad, y), bad)
         return subject.use(subject.refit(estimator, bad, y), use_on)
 

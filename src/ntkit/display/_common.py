@@ -16,7 +16,7 @@ from ntkit.diagnostics import checked_matrix_and_features
 def check_matplotlib(caller: str) -> None:
     """Raise an error that says how to install matplotlib, if it is not there."""
     try:
-        import matplotlib  # noqa: F401
+        import matplotlib.figure  # noqa: F401 (a broken installation may have the package alone)
     except ImportError as error:
         raise ImportError(f"{caller} needs matplotlib: pip install 'ntkit[plot]'.") from error
 
