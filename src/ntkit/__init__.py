@@ -1,8 +1,7 @@
 """ntkit: neural tangent kernels at scale.
 
-Exact kernels of infinitely wide networks, oblivious sketches, and explicit features of the kernels; learners on top.
-Submodules load on first use, so ``import ntkit`` is quick and pulls in neither numba, torch, Dask nor
-matplotlib.
+Exact kernels of infinitely wide networks, oblivious sketches and feature maps of these kernels, and models that use
+them. Submodules load on first use, so ``import ntkit`` is quick and imports neither numba, torch, Dask nor matplotlib.
 """
 
 from __future__ import annotations
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
         with_flips,
     )
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.2.0"
 
 _SUBMODULES = (
     "attribution",
@@ -91,7 +90,7 @@ _SUBMODULES = (
     "sketches",
     "tables",
 )
-_ON_REQUEST = ("export", "torch")  # not in __all__: ``from ntkit import *`` must not import torch, nor hide its name
+_ON_REQUEST = ("export", "torch")  # not in __all__: ``from ntkit import *`` must neither import torch nor shadow it
 _PUBLIC_MODULES = ("ntkit", *(f"ntkit.{name}" for name in (*_SUBMODULES, *_ON_REQUEST)), "ntkit.kernels.zonal")
 _NAMES = {
     "AdaptiveFeatures": "ntkit.models",

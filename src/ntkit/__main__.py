@@ -1,4 +1,4 @@
-"""``python -m ntkit``: the command line."""
+"""Run the command line with ``python -m ntkit``."""
 
 import sys
 

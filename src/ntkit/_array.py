@@ -1,6 +1,6 @@
-"""Array libraries: namespace, device and precision of NumPy arrays, torch tensors and SciPy CSR rows.
+"""Helpers for arrays of any library: namespace, device and precision of NumPy arrays, torch tensors and SciPy CSR rows.
 
-torch is never imported here: a tensor brings its module along.
+torch is imported only inside functions that receive a tensor, so it is loaded already.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import array_api_compat as compat
 import numpy as np
 
 Array: TypeAlias = Any
-"""A NumPy array, a torch tensor or any array of the array API standard."""
+"""A NumPy array, a torch tensor, or any other array that follows the array API standard."""
 
 
 def is_numpy(x: object) -> bool:
@@ -28,14 +28,14 @@ def is_torch(x: object) -> bool:
 
 
 def is_traced(x: object) -> bool:
-    """Whether `x` is an array without numbers, of which a graph is being made (:mod:`ntkit.graphs`)."""
+    """Whether `x` is a symbolic array from which :mod:`ntkit.graphs` records a graph."""
     return bool(getattr(type(x), "is_traced", False))
 
 
 def is_sparse(x: object) -> bool:
     """Whether `x` is a SciPy sparse array or matrix."""
     module = type(x).__module__
-    if not module.startswith("scipy.sparse"):  # spares everyone else the import
+    if not module.startswith("scipy.sparse"):  # avoid importing SciPy for other arrays
         return False
     from scipy.sparse import issparse
 
@@ -48,7 +48,7 @@ def is_dask(x: object) -> bool:
 
 
 def is_array(x: object) -> bool:
-    """Whether `x` is an array of some array library (lists, data frames and sparse rows are not)."""
+    """Whether `x` is a dense array of some array library. Lists, data frames and sparse matrices are not."""
     return bool(compat.is_array_api_obj(x)) and not is_sparse(x) and not isinstance(x, type)
 
 
@@ -58,29 +58,29 @@ def has_triton(x: object) -> bool:
 
 
 def namespace(*arrays: Array) -> ModuleType:
-    """Array API namespace common to all `arrays`."""
+    """Return the array API namespace common to all `arrays`."""
     return compat.array_namespace(*arrays)
 
 
 def device(x: Array) -> Any:
-    """Device of `x`."""
+    """Return the device of `x`."""
     return compat.device(x)
 
 
 def wide_dtype(x: Array) -> Any:
-    """Dtype in which exact kernels are computed: float64, or float32 on devices without it (Apple's MPS)."""
+    """Return the dtype for exact kernels: float64, or float32 on devices without float64 (Apple's MPS)."""
     xp = namespace(x)
     on_mps = is_torch(x) and x.device.type == "mps"
     return xp.float32 if on_mps else xp.float64
 
 
 def widen(x: Array) -> Array:
-    """Return `x` in the dtype of :func:`wide_dtype`."""
+    """Cast `x` to :func:`wide_dtype`."""
     return namespace(x).astype(x, wide_dtype(x), copy=False)
 
 
 def result_dtype(*arrays: Array) -> Any:
-    """Floating dtype of values computed from all `arrays`: theirs, or the wide one if any holds whole numbers."""
+    """Return the floating dtype for values computed from `arrays`; :func:`wide_dtype` if any array holds integers."""
     xp: Any = np if is_sparse(arrays[0]) else namespace(*arrays)
     if not all(xp.isdtype(a.dtype, "real floating") for a in arrays):
         return np.float64 if xp is np else wide_dtype(arrays[0])
@@ -88,7 +88,7 @@ def result_dtype(*arrays: Array) -> Any:
 
 
 def host_view(x: Array) -> np.ndarray | None:
-    """NumPy array that shares memory with `x`, or None if `x` is not in host memory."""
+    """Return a NumPy array that shares memory with `x`, or None if `x` is not in host memory."""
     if is_numpy(x):
         return x
     half = is_torch(x) and x.dtype.is_floating_point and x.dtype.itemsize < 4
@@ -98,7 +98,7 @@ def host_view(x: Array) -> np.ndarray | None:
 
 
 def like(values: np.ndarray, x: Array) -> Array:
-    """Return NumPy `values` as an array of the library of `x` (no copy)."""
+    """Return NumPy `values` as an array of the same library as `x`, without a copy."""
     if is_torch(x):
         import torch
 
@@ -107,7 +107,7 @@ def like(values: np.ndarray, x: Array) -> Array:
 
 
 def to_numpy(x: Any) -> Any:
-    """Tensors as NumPy arrays (those of bfloat16, which NumPy lacks, as float32); all else as it is."""
+    """Convert tensors to NumPy arrays (bfloat16, which NumPy lacks, to float32); return other values unchanged."""
     if not is_torch(x):
         return x
     x = x.detach().cpu()
@@ -115,18 +115,18 @@ def to_numpy(x: Any) -> Any:
 
 
 def all_finite(x: Array) -> bool:
-    """Whether all entries, of sparse rows those that are stored, are finite."""
+    """Whether all entries are finite. For sparse rows, only stored entries are checked."""
     x = x.data if is_sparse(x) else x
     xp: Any = namespace(x)
     if not xp.isdtype(x.dtype, "real floating"):
         return True
-    # One reduction: any NaN or infinity survives the sum; a finite overflow is settled by the second.
+    # A sum is one cheap reduction that NaN and infinity survive. If the sum of finite entries overflows, check each.
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(xp.isfinite(xp.sum(x))) or bool(xp.all(xp.isfinite(x)))
 
 
 def largest(x: Array) -> float:
-    """Largest size of an entry, 0 if there is none."""
+    """Return the largest absolute value of an entry, or 0 if `x` is empty."""
     x = x.data if is_sparse(x) else x.detach() if is_torch(x) else x
     xp: Any = namespace(x)
     if 0 in x.shape or xp.isdtype(x.dtype, "bool"):
@@ -135,13 +135,13 @@ def largest(x: Array) -> float:
 
 
 def constant(values: np.ndarray, x: Array) -> Array:
-    """Return NumPy `values` in the library, dtype and device of `x`."""
+    """Convert NumPy `values` to the library, dtype and device of `x`."""
     xp: Any = namespace(x)
     return xp.astype(xp.asarray(values, device=device(x)), x.dtype)
 
 
 def without_duplicates(x: Any) -> Any:
-    """Return sparse rows whose entries are all in different places; the caller's rows stay as they are."""
+    """Return sparse rows with duplicate entries summed. The caller's rows are not modified."""
     if x.has_canonical_format:
         return x
     x = x.copy()
@@ -150,13 +150,13 @@ def without_duplicates(x: Any) -> Any:
 
 
 def wants_gradient(arrays: Sequence[Array]) -> bool:
-    """Whether these are torch tensors to differentiate, in any of torch's modes, or to map over."""
+    """Whether any of these is a torch tensor under differentiation (in any of torch's modes) or under ``vmap``."""
     if not is_torch(arrays[0]):
         return False
     import torch
     from torch.autograd.forward_ad import unpack_dual
 
-    is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)  # torch.func; no public way to ask
+    is_wrapped = getattr(torch._C._functorch, "is_functorch_wrapped_tensor", None)  # torch.func has no public test
     if is_wrapped is not None and any(map(is_wrapped, arrays)):
         return True
     if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
@@ -165,17 +165,17 @@ def wants_gradient(arrays: Sequence[Array]) -> bool:
 
 
 def is_differentiated(x: Array) -> bool:
-    """Whether derivatives of expressions of `x` may be asked for."""
+    """Whether expressions of `x` may be differentiated: `x` is traced or wants a gradient."""
     return is_traced(x) or wants_gradient([x])
 
 
 def sqrt(x: Array) -> Array:
-    """√ of numbers ≥ 0; where it may be differentiated, with a derivative of 0 at 0."""
+    """Compute √x for x ≥ 0. If `x` may be differentiated, the derivative at 0 is 0."""
     return root(x) if is_differentiated(x) else namespace(x).sqrt(x)
 
 
 def root(x: Array) -> Array:
-    """√ of numbers ≥ 0, with a derivative of 0 at 0."""
+    """Compute √x for x ≥ 0, with derivative 0 at 0."""
     xp: Any = namespace(x)
     if is_traced(x):
         return xp.root(x)
@@ -184,7 +184,7 @@ def root(x: Array) -> Array:
 
 
 def wait(x: Array) -> None:
-    """Return when the device of `x` has done all it was asked to: CUDA calls return before."""
+    """Wait until all work queued on the device of `x` is done. CUDA calls are asynchronous."""
     if is_torch(x) and x.device.type == "cuda":
         import torch
 

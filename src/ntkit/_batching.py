@@ -1,7 +1,7 @@
-"""Row batches under a working-memory budget, and tiles on a few threads.
+"""Row batches within a memory budget, and tasks on several threads.
 
-The budget is scikit-learn's ``working_memory`` (1024 MiB unless set with ``sklearn.set_config`` or
-``sklearn.config_context``) on the host, and a quarter of the free memory on a CUDA device.
+On the host the budget is scikit-learn's ``working_memory`` (1024 MiB unless set with ``sklearn.set_config`` or
+``sklearn.config_context``). On a CUDA device it is a quarter of the free memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def working_memory(like: Array | None = None) -> int:
-    """Bytes of scratch that one operation may hold, where `like` tells the device."""
+    """Return the bytes of scratch memory that one operation may use on the device of `like` (None: the host)."""
     if like is not None and is_torch(like) and like.device.type == "cuda":
         import torch
 
@@ -34,11 +34,12 @@ def working_memory(like: Array | None = None) -> int:
 
 
 def free_memory(like: Array | None = None) -> int:
-    """Bytes that are free on the host, or on the CUDA device of `like`."""
+    """Return the free bytes on the CUDA device of `like`, or on the host."""
     if like is not None and is_torch(like) and like.device.type == "cuda":
         import torch
 
-        unused = torch.cuda.memory_reserved(like.device) - torch.cuda.memory_allocated(like.device)  # torch keeps it
+        # Memory that torch's allocator has reserved but does not use counts as free.
+        unused = torch.cuda.memory_reserved(like.device) - torch.cuda.memory_allocated(like.device)
         return int(torch.cuda.mem_get_info(like.device)[0]) + unused
     try:
         with open("/proc/meminfo") as lines:
@@ -48,7 +49,7 @@ def free_memory(like: Array | None = None) -> int:
     try:
         group = Path("/sys/fs/cgroup")  # the limit of a container
         limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-    except (OSError, ValueError):  # none
+    except (OSError, ValueError):  # no limit
         return free
     return max(0, min(free, limit - used))
 
@@ -61,7 +62,7 @@ def batch_rows(
     like: Array | None = None,
     owner: str = "row_batches",
 ) -> int:
-    """Rows per batch: `batch_size` if given, else as many as the budget holds, at least one."""
+    """Return the rows per batch: `batch_size` if given, else the most that fit into the budget, at least one."""
     if batch_size is not None:
         return min(check_int(batch_size, "batch_size", owner, minimum=1), max(n_rows, 1))
     if is_traced(like):
@@ -90,7 +91,7 @@ def row_batches(
 
 
 def count_threads() -> int:
-    """Threads that :func:`run_on_threads` uses at most."""
+    """Return the largest number of threads that :func:`run_on_threads` uses."""
     import numba
 
     # Not numba.get_num_threads(): that would start numba's own pool, which ntkit never uses.
@@ -100,13 +101,13 @@ def count_threads() -> int:
 def run_on_threads(
     function: Callable[[T], Any], tasks: Iterable[T], *, progress: str | None = None, most: int | None = None
 ) -> None:
-    """Call `function` on every task, on as many threads as the environment's ``NUMBA_NUM_THREADS`` (all cores).
+    """Call `function` on every task, on ``NUMBA_NUM_THREADS`` threads (default: all cores).
 
-    BLAS is held to one thread meanwhile: a tile's product and its compiled post-processing then stay in one
-    core's cache, and two thread pools do not compete for the cores. A caller that comes while another is inside
-    works on its own thread: the cores are busy, and BLAS's limit has one owner who restores it. Results must go
-    to memory that no other task writes; the first exception is raised. `progress` names a progress bar, `most`
-    bounds the number of threads.
+    BLAS is limited to one thread meanwhile: a tile's product and its compiled post-processing then stay in one
+    core's cache, and two thread pools do not compete for the cores. If another caller is already inside, the tasks
+    run on the calling thread: the cores are busy, and the BLAS limit needs a single owner that restores it. Each
+    task must write its results to its own memory. The first exception is raised. `progress` names a progress bar;
+    `most` limits the number of threads.
     """
     tasks = list(tasks)
     n_threads = min(count_threads(), len(tasks), most or len(tasks))
@@ -121,7 +122,7 @@ def run_on_threads(
             try:
                 for future in with_progress(running, progress):
                     future.result()
-            finally:  # after an error or an interrupt, tasks that have not begun must not
+            finally:  # after an error or an interrupt, pending tasks must not start
                 for future in running:
                     future.cancel()
                 wait(running)
@@ -131,7 +132,7 @@ def run_on_threads(
 
 @contextmanager
 def on_one_thread() -> Iterator[None]:
-    """Hold BLAS to one thread for many small problems, on which its threads only wait for each other."""
+    """Limit BLAS to one thread. With many small problems its threads only wait for each other."""
     if not _threads_in_use.acquire(blocking=False):
         yield
         return
@@ -151,7 +152,7 @@ _threads_in_use = Lock()
 
 
 def _forget_threads() -> None:
-    """Start anew in a forked process, which has none of its parent's threads."""
+    """Reset the lock and the pools in a forked process, which does not inherit its parent's threads."""
     global _threads_in_use
     _threads_in_use = Lock()
     _pool.cache_clear()
@@ -162,7 +163,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def with_progress(items: Sequence[T], name: str | None) -> Iterable[T]:
-    """Iterate over `items` with a progress bar of that name, or without one if None."""
+    """Iterate over `items` with a progress bar called `name`, or without a bar if `name` is None."""
     if name is None:
         return items
     from tqdm.auto import tqdm
@@ -171,7 +172,7 @@ def with_progress(items: Sequence[T], name: str | None) -> Iterable[T]:
 
 
 def progress_bar(name: str | None, total: int | None) -> Any:
-    """A progress bar over rows, to be updated by hand; one that shows nothing if `name` is None."""
+    """Return a progress bar that counts rows and is updated by hand. It is hidden if `name` is None."""
     from tqdm.auto import tqdm
 
     return tqdm(desc=name, total=total, unit=" rows", unit_scale=True, disable=name is None)
@@ -181,4 +182,4 @@ def progress_bar(name: str | None, total: int | None) -> Any:
 def _blas_controller() -> Any:
     from threadpoolctl import ThreadpoolController
 
-    return ThreadpoolController()  # scanning the loaded libraries takes milliseconds: once is enough
+    return ThreadpoolController()  # cached: scanning the loaded libraries takes milliseconds

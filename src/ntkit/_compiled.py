@@ -1,7 +1,7 @@
-"""Functions compiled by numba, with a cache on disk that notices every change.
+"""Functions compiled by numba, with a cache on disk that is invalidated by every source change.
 
-numba's own cache looks at the file of a function only. Code and constants that other files lend to it would stay in
-use after an update: here the key holds a digest of all files that the function's file imports, directly or not.
+numba's own cache checks only the file that defines a function, so a change in an imported file would go unnoticed.
+Here the cache key also holds a digest of all files of the package that this file imports, directly or indirectly.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _ROOT = Path(__file__).parent
 
 
 class _SourceCache(FunctionCache):
-    """numba's cache of one function, whose entries hold for one state of the sources."""
+    """numba's cache of one function, with a digest of the sources in the key."""
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
         return (*super()._index_key(sig, codegen), source_digest(Path(self._py_func.__code__.co_filename)))
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """What is on disk for a signature; without it the function is going to be compiled."""
+        """Load the cached code for a signature; if there is none, report that numba is about to compile."""
         found = super().load_overload(sig, target_context)
         if found is None:
             report("compile")
@@ -36,7 +36,7 @@ class _SourceCache(FunctionCache):
 
 
 def source_digest(path: Path) -> str:
-    """Digest of a file and of all files of the package that it imports, directly or not."""
+    """Return a digest of a file and all files of the package that it imports, directly or indirectly."""
     found: set[Path] = set()
     stack = [path]
     while stack:
@@ -50,7 +50,7 @@ def source_digest(path: Path) -> str:
 
 @lru_cache(maxsize=256)
 def _imports(path: Path) -> tuple[Path, ...]:
-    """Files of the package that a file imports."""
+    """Return the files of the package that a file imports."""
 
     def candidates() -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_bytes())):
@@ -67,14 +67,14 @@ def _imports(path: Path) -> tuple[Path, ...]:
 
 
 def compiled(function: Callable[..., Any] | None = None, *, fastmath: Collection[str] = ("contract",)) -> Any:
-    """Compile a function: without the GIL, division by IEEE rules, cached on disk.
+    """Compile a function with numba: no GIL, IEEE division, cached on disk.
 
-    `fastmath` are the liberties that the compiler may take with floating-point numbers; by default it may only
-    contract a product and a sum to one instruction.
+    `fastmath` lists LLVM's fast-math flags. By default the compiler may only contract a product and a sum to one
+    instruction.
     """
     if function is None:
         return partial(compiled, fastmath=fastmath)
     dispatcher = numba.njit(nogil=True, error_model="numpy", fastmath=set(fastmath))(function)
-    if dispatcher is not function:  # with NUMBA_DISABLE_JIT functions stay what they are
+    if dispatcher is not function:  # with NUMBA_DISABLE_JIT, njit returns the function itself
         dispatcher._cache = _SourceCache(function)
     return dispatcher

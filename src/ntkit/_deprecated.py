@@ -1,4 +1,4 @@
-"""Old spellings of parameters: they work for one release, and warn with the new one."""
+"""Deprecated parameter names and positions: they work for one release and warn with the new spelling."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, ClassVar, Self
 
-_UNTIL = "0.3"
+_UNTIL = "0.3"  # the version that removes the old spellings
 
 
 class OldSpellings:
-    """Estimators that still take parameters by position, or by names that they had before."""
+    """Mixin for estimators that still accept parameters by position or by their old names."""
 
     _old_names: ClassVar[dict[str, str | tuple[str, Callable[[Any], Any]]]] = {}
-    """From an old name to the new one, or to the new one and the function that makes its value of the old one."""
+    """Maps an old name to the new name, or to the new name and a function that converts the old value."""
     _old_positions: ClassVar[int] = 0
-    """How many of the parameters, in the order of the signature, could be given by position."""
+    """Number of leading parameters of the signature that could be given by position."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -37,7 +37,7 @@ class OldSpellings:
 
     @classmethod
     def _new_spelling(cls, params: dict[str, Any], *, warn: bool = True) -> dict[str, Any]:
-        """Parameters by their new names. Several old ones may become entries of one new one, a dict."""
+        """Return the parameters under their new names. Several old ones may become entries of one new dict."""
         out = {name: value for name, value in params.items() if name not in cls._old_names}
         for name, value in params.items():
             if name not in cls._old_names:
@@ -47,12 +47,13 @@ class OldSpellings:
             if isinstance(now, dict) and isinstance(out.get(new_name), dict | None):
                 now = (out.get(new_name) or {}) | now
             elif new_name in params:
-                raise TypeError(f"{cls.__name__} got both {new_name!r} and {name!r}, its old name. Give {new_name!r}.")
+                text = f"{cls.__name__} got both {new_name!r} and {name!r}, its old name."
+                raise TypeError(f"{text} Pass only {new_name!r}.")
             out[new_name] = now
             if warn:
                 given = f"{name}={value!r}" if isinstance(value, str | int | float | bool) else name
                 text = f"{given} of {cls.__name__} is now {new_name}={now!r}"
-                warnings.warn(f"{text}; the old name will go in version {_UNTIL}.", FutureWarning, stacklevel=3)
+                warnings.warn(f"{text}; the old name will be removed in version {_UNTIL}.", FutureWarning, stacklevel=3)
         return out
 
 
@@ -70,7 +71,10 @@ def _tolerant(init: Callable[..., None]) -> Callable[..., None]:
         if right < len(args) <= self._old_positions:
             extra = dict(zip(names[right:], args[right:], strict=False))
             given = ", ".join(f"{name}={value!r}" for name, value in extra.items())
-            text = f"Give {type(self).__name__} its parameters by name: {given}. Positions will go in version {_UNTIL}."
+            text = (
+                f"Pass the parameters of {type(self).__name__} by name: {given}. Positional parameters will be removed "
+                f"in version {_UNTIL}."
+            )
             warnings.warn(text, FutureWarning, stacklevel=2)
             twice = set(extra) & set(kwargs)
             if twice:

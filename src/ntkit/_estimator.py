@@ -1,4 +1,4 @@
-"""What all estimators share."""
+"""Base classes and checks of rows shared by all estimators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ntkit._validation import check_data, refuse_complex
 
 
 class AllOrNothing:
-    """Estimators whose `fit` works or leaves them as they were."""
+    """Mixin for estimators whose `fit` either succeeds or leaves them unchanged."""
 
     @contextmanager
     def _all_or_nothing(self) -> Iterator[None]:
@@ -29,13 +29,13 @@ class AllOrNothing:
             raise
 
 
-class OfRows:
-    """Estimators of rows of any library."""
+class RowInput:
+    """Mixin for estimators that take rows from any array library."""
 
     n_features_in_: int
 
     def _check_rows(self, X: Any, *, reset: bool) -> Array:
-        """Validate the rows of `fit` (`reset`; some of the rows of a Dask collection) or `transform`."""
+        """Validate rows for `fit` (`reset`) or `transform`. Of a Dask collection, `fit` checks the first block."""
         if not reset:
             check_is_fitted(self)
         elif _array.is_dask(X):
@@ -48,16 +48,16 @@ class OfRows:
 def check_rows(
     estimator: Any, X: Any, *, reset: bool, ndims: Sequence[int] = (2,), sparse: bool = False, missing: bool = False
 ) -> Array:
-    """The one check of rows of all estimators: numbers, shape, and the number and names of columns.
+    """Check the values, shape, column count and column names of rows. All estimators use this check.
 
-    A fit (`reset`) sets ``n_features_in_`` and ``feature_names_in_``, later calls are compared with them. See
-    :func:`check_data` for what is returned; arrays of other libraries than torch come back as NumPy arrays.
+    A fit (`reset`) sets ``n_features_in_`` and ``feature_names_in_``; later calls must agree with them. Arrays are
+    returned as by :func:`check_data`, except that libraries other than torch come back as NumPy arrays.
     """
     name = type(estimator).__name__
     refuse_complex(X, "X", name)
     rows = check_data(X, "X", name, ndims=ndims, sparse=sparse, missing=missing)
     if reset and _array.is_torch(rows):
-        rows = rows.detach()  # what is learned from rows is a constant
+        rows = rows.detach()  # fitted values are constants: no gradients through fit
     if not (_array.is_torch(rows) or _array.is_sparse(rows) or get_config()["array_api_dispatch"]):
         rows = np.asarray(rows)
     if rows.ndim == 2:
@@ -68,7 +68,7 @@ def check_rows(
 
 
 def as_floating(X: Array) -> Array:
-    """NumPy arrays and CSR rows as float32 or float64; tensors as they are."""
+    """Convert NumPy arrays and CSR rows to float64 unless they are float32; return tensors unchanged."""
     if _array.is_torch(X) or X.dtype in (np.float32, np.float64):
         return X
     return X.astype(np.float64) if _array.is_sparse(X) or _array.is_numpy(X) else X

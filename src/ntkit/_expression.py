@@ -1,4 +1,4 @@
-"""Fitted estimators as expressions of array operations: for torch to differentiate, and for graphs to record."""
+"""Fitted estimators as expressions of array operations, which torch can differentiate and graphs can record."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from ntkit._array import Array
 
 
 class NotExpressibleError(TypeError):
-    """An estimator, or a step of one, that is no expression of array operations."""
+    """Raised for an estimator, or a step of a pipeline, that cannot be written in array operations."""
 
 
 def features(estimator: Any, X: Array) -> Array:
-    """What ``transform`` of a fitted transformer, or a pipeline of them, returns, without checks of the rows."""
+    """Apply ``transform`` of a fitted transformer or pipeline, without checking the rows."""
     for step in steps(estimator):
         X = _step(step, X)
     return X
 
 
 def weighted(estimator: Any, X: Array, weights: np.ndarray, tolerance: float) -> Array:
-    """Features times weights in float64, by kernel values alone where the last step has such a way.
+    """Compute features times weights in float64, from kernel values alone if the last step supports it.
 
-    `tolerance` is the error that does not matter.
+    `tolerance` is the acceptable error.
     """
-    *first, last = steps(estimator)
-    for step in first:
+    *others, last = steps(estimator)
+    for step in others:
         X = _step(step, X)
     if hasattr(last, "weighted_expression"):
         return last.weighted_expression(X, weights, tolerance)
@@ -37,13 +37,13 @@ def weighted(estimator: Any, X: Array, weights: np.ndarray, tolerance: float) ->
 
 
 def outputs(estimator: Any, X: Array) -> dict[str, Array]:
-    """All that a fitted model or transformer, or a pipeline, makes of rows.
+    """Compute all outputs of a fitted transformer, model or pipeline.
 
-    "features" of a transformer, "prediction" of a regressor, "index" (into ``classes_``) and "probabilities" of a
-    classifier.
+    The keys are "features" for a transformer, "prediction" for a regressor, and "index" (into ``classes_``) and
+    "probabilities" for a classifier.
     """
-    *first, last = steps(estimator)
-    for step in first:
+    *others, last = steps(estimator)
+    for step in others:
         X = _step(step, X)
     if hasattr(last, "expressions"):
         return last.expressions(X)
@@ -53,12 +53,12 @@ def outputs(estimator: Any, X: Array) -> dict[str, Array]:
 
 
 def final(estimator: Any) -> Any:
-    """The last step of a pipeline."""
+    """Return the last step of a pipeline."""
     return steps(estimator)[-1]
 
 
 def steps(estimator: Any) -> list[Any]:
-    """The steps of a pipeline, nested ones too; an estimator alone is one step."""
+    """Return the steps of a pipeline, with nested pipelines flattened. A single estimator is one step."""
     from sklearn.frozen import FrozenEstimator
     from sklearn.pipeline import Pipeline
 
@@ -76,12 +76,12 @@ def _step(step: Any, X: Array) -> Array:
     if hasattr(step, "expression"):
         return step.expression(X)
     for kind in type(step).__mro__:
-        if kind.__module__.startswith("sklearn.") and kind.__name__ in _OF_SKLEARN:
-            return _OF_SKLEARN[kind.__name__](step, X)
-    known = ", ".join(sorted(_OF_SKLEARN))
+        if kind.__module__.startswith("sklearn.") and kind.__name__ in _SKLEARN_STEPS:
+            return _SKLEARN_STEPS[kind.__name__](step, X)
+    known = ", ".join(sorted(_SKLEARN_STEPS))
     raise NotExpressibleError(
-        f"The step {type(step).__name__} is no expression of array operations that ntkit knows. It knows its own "
-        f"transformers of numbers and of scikit-learn {known}. Apply this step before, or leave it out."
+        f"The step {type(step).__name__} cannot be written in array operations. Supported are ntkit's own "
+        f"transformers of numbers, and from scikit-learn {known}. Apply this step beforehand, or leave it out."
     )
 
 
@@ -110,8 +110,8 @@ def _imputer(step: Any, X: Array) -> Array:
     missing = step.missing_values
     if not (isinstance(missing, float) and np.isnan(missing)) or step.add_indicator or step.statistics_.dtype == object:
         raise NotExpressibleError(
-            "A SimpleImputer must fill NaN with numbers, without indicators, to be an expression of array operations. "
-            f"Got {step!r}."
+            "A SimpleImputer can be written in array operations only if it fills NaN with numbers and adds no "
+            f"indicators. Got {step!r} instead."
         )
     xp: Any = _array.namespace(X)
     return xp.where(xp.isnan(X), _array.constant(np.asarray(step.statistics_, dtype=np.float64), X), X)
@@ -124,7 +124,7 @@ def _pca(step: Any, X: Array) -> Array:
     return _affine(X, step.mean_, None) @ _array.constant(np.ascontiguousarray(matrix), X)
 
 
-_OF_SKLEARN: dict[str, Callable[[Any, Array], Array]] = {
+_SKLEARN_STEPS: dict[str, Callable[[Any, Array], Array]] = {
     "StandardScaler": _standard_scaler,
     "RobustScaler": _robust_scaler,
     "MinMaxScaler": _min_max_scaler,
@@ -135,12 +135,12 @@ _OF_SKLEARN: dict[str, Callable[[Any, Array], Array]] = {
 
 
 def _linear_model(model: Any, X: Array) -> dict[str, Array]:
-    """Predictions of scikit-learn's linear models for regression."""
+    """Compute the predictions of a linear regression model of scikit-learn."""
     from sklearn.base import is_regressor
 
     if not is_regressor(model) or not hasattr(model, "coef_") or hasattr(model, "link"):
         raise NotExpressibleError(
-            f"The model {type(model).__name__} is no expression of array operations that ntkit knows. It knows its own "
+            f"The model {type(model).__name__} cannot be written in array operations. Supported are ntkit's own "
             "models of features and of kernels, and scikit-learn's linear models for regression."
         )
     Z = _array.widen(X)

@@ -1,7 +1,7 @@
-"""Files of arrays and plain data: safetensors with JSON metadata and a digest, written in one piece or not at all.
+"""Files of arrays and plain data: safetensors with JSON metadata and a checksum, written atomically.
 
-The format is simple: the length of the header (8 bytes), the header (JSON: names, dtypes, shapes and places of arrays),
-and the arrays. So arrays are written from where they are, without a copy of all of them in memory.
+A file holds the length of the header (8 bytes), the header (JSON with names, dtypes, shapes and offsets of the arrays)
+and the arrays. The format is written here, so that arrays need not be copied in memory first.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 _KEY = "ntkit"
-_LARGEST_METADATA = 2**26  # characters
-_OBJECT_BYTES = 32  # of Python objects for a character of JSON, at most: an empty list has three, with its comma
-_ABANDONED = 3600  # seconds after which a temporary is nobody's, where files cannot be locked
+_LARGEST_METADATA = 2**26  # most characters of JSON metadata that are read
+_OBJECT_BYTES = 32  # upper bound on bytes of Python objects per character of JSON; the worst case, "[],", has three
+_ABANDONED_AFTER = 3600  # seconds; older temporary files count as abandoned where files cannot be locked
 DTYPES = {
     "float64": "F64", "float32": "F32", "float16": "F16", "bool": "BOOL", "int64": "I64", "int32": "I32",
     "int16": "I16", "int8": "I8", "uint64": "U64", "uint32": "U32", "uint16": "U16", "uint8": "U8",
@@ -36,14 +36,14 @@ DTYPES = {
 
 
 class FileError(ValueError):
-    """A file that cannot be read: not of the kind expected, cut off, changed, or of another version."""
+    """Raised for a file that cannot be read: of the wrong kind or version, truncated, or modified."""
 
 
 def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> None:
-    """Write arrays and JSON data. The file appears complete, or the one before it stays.
+    """Write arrays and JSON data. The file appears complete, or the previous file stays.
 
-    A file that is replaced keeps its mode, and a symbolic link stays one: what it points to is replaced. A process that
-    is killed leaves a hidden file that ends in ``.tmp``; the next one that writes to the same path removes it.
+    A replaced file keeps its mode. A symbolic link is kept, and its target is replaced. A process that is killed leaves
+    a hidden file that ends in ``.tmp``; the next write to the same path removes it.
 
     Examples
     --------
@@ -58,12 +58,14 @@ def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata:
     arrays = {name: np.asarray(a, dtype=a.dtype.newbyteorder("="), order="C") for name, a in arrays.items()}
     for name, array in arrays.items():
         if array.dtype.name not in DTYPES:
-            raise TypeError(f"The array '{name}' has the dtype {array.dtype}, which files do not have.")
+            raise TypeError(f"The array '{name}' has the dtype {array.dtype}, which cannot be written to a file.")
     text = json.dumps(metadata, allow_nan=False, sort_keys=True)
     if len(text) > _LARGEST_METADATA // 2:
-        raise ValueError(f"The metadata of '{path}' would take {len(text)} characters; that is too many.")
+        raise ValueError(
+            f"The metadata of '{path}' must have at most {_LARGEST_METADATA // 2} characters. Got {len(text)} instead."
+        )
     header: dict[str, Any] = {"__metadata__": {_KEY: text, "sha256": _digest(arrays, text)}}
-    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # so that all are aligned
+    names = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # keeps all arrays aligned
     end = 0
     for name in names:
         start, end = end, end + arrays[name].nbytes
@@ -79,18 +81,18 @@ def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata:
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Raise an OSError that names the path unless a file can be made there; what is there stays as it is."""
+    """Raise an OSError that names the path unless a file can be written there. An existing file is not changed."""
     with suppress(_NothingWrittenError), replacing(path):
         raise _NothingWrittenError
 
 
 class _NothingWrittenError(Exception):
-    """Nothing was to be written."""
+    """Ends `replacing` before it replaces the file."""
 
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A new file that takes the place of `path` when it is complete; errors name `path` and leave the old file there.
+    """Open a new file that replaces `path` once it is complete. Errors name `path` and leave the old file in place.
 
     Examples
     --------
@@ -116,7 +118,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
                 if target.exists():
                     os.chmod(temporary, target.stat().st_mode & 0o7777)
-                if fcntl is None:  # Windows renames no open files; elsewhere they must stay locked until then
+                if fcntl is None:  # Windows cannot rename open files; elsewhere the file must stay locked until then
                     file.close()
                 os.replace(temporary, target)
         except BaseException:
@@ -127,35 +129,35 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
 
 def _open_temporary(target: Path) -> tuple[Path, BinaryIO]:
-    """A new file for the content of `target`, locked as long as it is open."""
+    """Create a temporary file for the content of `target`; it stays locked while it is open."""
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    mode = 0o600 if target.exists() else 0o666  # who may not read the old file may not read this one either
+    mode = 0o600 if target.exists() else 0o666  # nobody may read the new file who may not read the old one
     while True:
         temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(4)}.tmp")
         number = os.open(temporary, flags, mode)
         if fcntl is not None:
-            with suppress(OSError):  # file systems without locks: then nobody gets one, and nobody removes it
+            with suppress(OSError):  # without locks nobody else gets one either, so nobody removes the file
                 fcntl.flock(number, fcntl.LOCK_EX)
-        if os.fstat(number).st_nlink:  # otherwise another process has locked and removed it before we could
+        if os.fstat(number).st_nlink:  # else another process locked and removed it first
             return temporary, open(number, "wb")
         os.close(number)
 
 
 def remove_abandoned(path: str | os.PathLike[str]) -> None:
-    """Remove what killed processes have left of files that were to be `path`; not what others are writing."""
+    """Remove temporary files of `path` that killed processes left behind, but none that is still being written."""
     target = Path(os.path.realpath(path))
     name = re.compile(re.escape(f".{target.name[:100]}.") + r"[0-9a-f]{8}\.tmp")
     with suppress(OSError), os.scandir(target.parent) as entries:
         for entry in entries:
             if name.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
-                with suppress(OSError):  # someone else's, or locked
+                with suppress(OSError):  # another user's, or locked
                     _remove_unlocked(entry.path)
 
 
 def _remove_unlocked(temporary: str) -> None:
-    """Remove a file if nobody has locked it: the locks of a process end with it."""
+    """Remove a file unless it is locked. A lock is released when its process ends."""
     if fcntl is None:
-        if time.time() - os.stat(temporary).st_mtime > _ABANDONED:
+        if time.time() - os.stat(temporary).st_mtime > _ABANDONED_AFTER:
             os.unlink(temporary)
         return
     number = os.open(temporary, os.O_RDWR | os.O_NOFOLLOW)
@@ -169,9 +171,9 @@ def _remove_unlocked(temporary: str) -> None:
 def read_header(
     path: str | os.PathLike[str], *, kind: str, memory_limit: int | None = None
 ) -> tuple[dict[str, Any], dict[str, tuple[str, list[int]]]]:
-    """Metadata of a file, and the dtype and shape of each of its arrays, of which none is read.
+    """Return the metadata of a file and the dtype and shape of each array, without reading the arrays.
 
-    `kind` is what the metadata must say under "kind". Only :func:`read` can tell whether anything was changed.
+    The metadata must have `kind` under "kind". The checksum is not verified; :func:`read` does that.
     """
     with _opened(path) as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
@@ -182,14 +184,16 @@ def read_header(
 def read(
     path: str | os.PathLike[str], *, kind: str, memory_limit: int | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read what :func:`write` has written, or raise a :class:`FileError` that says what is wrong with the file.
+    """Read the arrays and metadata of a file, or raise a :class:`FileError` that says what is wrong with it.
 
-    `kind` is what its metadata must say under "kind". A file of more than `memory_limit` bytes is not read.
+    The metadata must have `kind` under "kind". A file of more than `memory_limit` bytes is not read.
     """
     with _opened(path) as file:
         size = os.stat(path).st_size
         if memory_limit is not None and size > memory_limit:
-            raise FileError(f"'{path}' has {size} bytes, more than memory_limit={memory_limit}. Raise it to load them.")
+            raise FileError(
+                f"'{path}' has {size} bytes, more than memory_limit={memory_limit}. Raise the limit to load it."
+            )
         header = file.metadata()
         metadata = _metadata(path, header, kind, memory_limit)
         arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
@@ -200,7 +204,7 @@ def read(
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """A safetensors file, which knows the sizes of its arrays but has read none; all errors become ours."""
+    """Open a safetensors file without reading its arrays. All errors become a FileError."""
     from safetensors import SafetensorError, safe_open
 
     if not Path(path).is_file():
@@ -213,7 +217,7 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[Any]:
     except (SafetensorError, OSError, TypeError, KeyError, OverflowError, AttributeError, ValueError) as error:
         with open(path, "rb") as content:
             other = content.read(9)[8:] not in (b"{", b"")
-        what = "it holds something else" if other else str(error)
+        what = "it has another format" if other else str(error)
         raise FileError(f"'{path}' is not a complete ntkit file: {what}.") from error
 
 

@@ -1,4 +1,4 @@
-"""Images as input: (n, height, width, channels), or flat rows with a known shape."""
+"""Checks of images: (n, height, width, channels), or flat rows with a known shape."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from sklearn.utils.validation import check_is_fitted
 
 from ntkit import _array
 from ntkit._array import Array
-from ntkit._estimator import OfRows, check_rows
+from ntkit._estimator import RowInput, check_rows
 from ntkit._state import Integer, Many
 from ntkit._validation import check_int, message
 
 Shape: TypeAlias = tuple[int, ...]
 IMAGES = {"image_shape_": Many(Integer(1), 3)}
-"""Declared state of estimators of images."""
+"""Declared state of estimators that take images."""
 
 
-class OfRowsOrImages(OfRows):
-    """Estimators of rows or of images; those with a parameter `image_shape` also take images laid flat."""
+class RowOrImageInput(RowInput):
+    """Mixin for estimators that take rows or images. With the parameter `image_shape`, images may be flat rows."""
 
     image_shape: Shape | None = None
 
     def _check_rows(self, X: Any, *, reset: bool) -> Array:
-        """Validate rows, or images if `fit` sees these or knows their shape."""
+        """Validate rows, or images if `fit` gets images or `image_shape` is set."""
         if reset and _array.is_dask(X):
             from ntkit.distributed import first_rows
 
@@ -40,16 +40,16 @@ class OfRowsOrImages(OfRows):
             return super()._check_rows(X, reset=reset)
         if _array.is_sparse(X):
             name = type(self).__name__
-            raise TypeError(message(name, "X", "dense, as images are, not sparse", X, "Call .toarray() on it."))
+            raise TypeError(message(name, "X", "dense for images, not sparse", X, "Call .toarray() on it."))
         return check_images(self, X, self.image_shape, reset=reset)
 
 
 def check_images(estimator: Any, X: Any, image_shape: Any, *, reset: bool, flat: Shape | None = None) -> Array:
     """Validate images for `fit` (`reset`) or `transform`, and return them as (n, height, width, channels).
 
-    X has that shape, or rows that are images of `image_shape` laid flat in that order. Where `image_shape` is None,
-    flat rows are images of the shape `flat`, by default of one pixel with a channel for each feature. Arrays keep their
-    dtype, whole numbers too: see :func:`as_floats`. A fit sets ``image_shape_`` and ``n_features_in_``.
+    X has that shape, or its rows are images of `image_shape`, flattened in that order. If `image_shape` is None, flat
+    rows are images of the shape `flat`, by default one pixel with one channel per feature. Arrays keep their dtype,
+    integers included; see :func:`as_floats`. A fit sets ``image_shape_`` and ``n_features_in_``.
     """
     name = type(estimator).__name__
     if not reset:
@@ -66,8 +66,8 @@ def check_images(estimator: Any, X: Any, image_shape: Any, *, reset: bool, flat:
     else:
         shape = given or flat or (1, 1, n_features)
         if reset and int(np.prod(shape)) != n_features:
-            rule = f"rows of {int(np.prod(shape))} features, images of {shape} laid flat"
-            raise ValueError(message(name, "X", rule, X, "Give image_shape=(height, width, channels)."))
+            rule = f"rows of {int(np.prod(shape))} features, which are flattened images of shape {shape}"
+            raise ValueError(message(name, "X", rule, X, "Set image_shape=(height, width, channels)."))
     if reset:
         estimator.image_shape_, estimator.n_features_in_ = shape, n_features
         return _array.namespace(X).reshape(X, (-1, *shape))
@@ -78,21 +78,23 @@ def check_images(estimator: Any, X: Any, image_shape: Any, *, reset: bool, flat:
 
 
 def check_state_of_images(estimator: Any) -> None:
-    """Raise unless the shape of the images in a file fits the number of columns and the parameter."""
+    """Raise unless the image shape loaded from a file agrees with `n_features_in_` and `image_shape`."""
     shape = estimator.image_shape_ = tuple(estimator.image_shape_)
     if int(np.prod(shape)) != estimator.n_features_in_ or check_image_shape(
         estimator.image_shape, type(estimator).__name__
     ) not in (None, shape):
-        raise ValueError(f"{type(estimator).__name__} has images of the shape {shape}, which does not fit")
+        raise ValueError(
+            f"{type(estimator).__name__} has images of shape {shape}, which contradicts n_features_in_ or image_shape"
+        )
 
 
 def _check_channels_last(shape: Shape, confirmable: bool, owner: str) -> None:
-    """Raise for images that look like (channels, height, width): few rows of as many pixels as channels."""
+    """Raise for images that look like (channels, height, width): at most 4 of the first axis, then a square."""
     channels, width, last = shape
     if channels > 4 or width != last or width <= 4:
         return
-    remedy = "X.permute(0, 2, 3, 1) of a tensor or X.transpose(0, 2, 3, 1) of an array puts the channels last"
-    remedy += f"; image_shape={shape} says that they are last already." if confirmable else "."
+    remedy = "Move the channels last with X.permute(0, 2, 3, 1) (tensors) or X.transpose(0, 2, 3, 1) (arrays)"
+    remedy += f". If they are last already, set image_shape={shape}." if confirmable else "."
     raise ValueError(
         f"The 'X' parameter of {owner} must be images of shape (n, height, width, channels). Got images of shape "
         f"{shape}, which look like (channels, height, width). {remedy}"
@@ -112,7 +114,7 @@ def check_image_shape(image_shape: Any, owner: str) -> Shape | None:
 
 
 def as_floats(X: Array) -> Array:
-    """Images as floating-point numbers: whole numbers of 8 or 16 bits become float32, longer ones float64."""
+    """Convert images to floating point: integers of 8 or 16 bits become float32, longer ones float64."""
     xp: Any = _array.namespace(X)
     if xp.isdtype(X.dtype, "real floating"):
         return X

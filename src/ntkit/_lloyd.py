@@ -1,4 +1,4 @@
-"""k-means on torch tensors: k-means++ and Lloyd's iteration on their device, all draws by NumPy."""
+"""k-means on torch tensors: k-means++ and Lloyd's iteration on their device. NumPy makes all random draws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ntkit._random import generator
 
 
 class Clusters(NamedTuple):
-    """What k-means has found."""
+    """Result of k-means."""
 
     labels: Array
     centers: Array
@@ -24,25 +24,25 @@ class Clusters(NamedTuple):
     n_iter: int
 
 
-class Rows(NamedTuple):
-    """Rows of features with their squared norms and weights (float64)."""
+class WeightedRows(NamedTuple):
+    """Rows of features, their squared norms, and their weights (float64)."""
 
     Z: Any
     squares: Any
     weight: Any
 
     def batches(self) -> Iterator[slice]:
-        """Slices of rows whose differences from centres, in float64, fit into the working memory."""
+        """Return slices of rows whose float64 differences from the centres fit into the working memory."""
         return row_batches(self.Z.shape[0], 32 * self.Z.shape[1], like=self.Z)
 
 
-def as_rows(Z: Any, weight: Any = None) -> Rows:
-    """Rows of a tensor; without weights all count the same."""
+def as_rows(Z: Any, weight: Any = None) -> WeightedRows:
+    """Compute the squared norms of the rows of a tensor. By default all weights are 1."""
     import torch
 
     weight = torch.ones(Z.shape[0], dtype=torch.float64, device=Z.device) if weight is None else weight
     parts = row_batches(Z.shape[0], 16 * Z.shape[1], like=Z)
-    return Rows(Z, torch.cat([(Z[part] * Z[part]).sum(dim=1) for part in parts]), weight)
+    return WeightedRows(Z, torch.cat([(Z[part] * Z[part]).sum(dim=1) for part in parts]), weight)
 
 
 def lloyd(
@@ -55,28 +55,29 @@ def lloyd(
     n_init: int = 1,
     tol: float = 0.0,
 ) -> Clusters:
-    """Best of `n_init` runs of Lloyd's iteration from k-means++ for the rows of Z, float32 or float64.
+    """Cluster the rows of Z (float32 or float64); return the best of `n_init` runs of Lloyd's iteration.
 
-    A run ends when no row changes its cluster, or when the centres move by less than `tol`: ‖Δμ‖² ≤ tol times the mean
-    variance of a column. Sums are in float64. A cluster without rows gets the row farthest from its centre.
+    Each run starts from k-means++. It ends when no row changes its cluster, or when the centres move by less than
+    `tol`: ‖Δμ‖² ≤ tol times the mean variance of a column. Sums are in float64. An empty cluster gets the row farthest
+    from its centre.
     """
     import torch
 
     mean = Z.mean(dim=0, dtype=torch.float64).to(Z.dtype)
-    rows = as_rows(Z - mean, weight)  # as scikit-learn does: squared distances cancel less
+    rows = as_rows(Z - mean, weight)  # centred, as in scikit-learn: less cancellation in squared distances
     tol *= float(rows.squares.mean(dtype=torch.float64)) / Z.shape[1]
     best = None
     with exact_products():
-        for number in range(n_init):
-            start = plus_plus(rows, n_clusters, generator(seed, "k-means", number))
+        for run in range(n_init):
+            start = plus_plus(rows, n_clusters, generator(seed, "k-means", run))
             found = iterate(rows, start, max_iter, tol)
             best = found if best is None or found.inertia < best.inertia else best
-    assert best is not None  # n_init is 1 at least
+    assert best is not None  # n_init ≥ 1
     return best._replace(centers=best.centers + mean)
 
 
-def nearest(rows: Rows, centers: Any) -> tuple[Any, Any]:
-    """Index of the nearest centre, and the squared distance to it, of every row."""
+def nearest(rows: WeightedRows, centers: Any) -> tuple[Any, Any]:
+    """Return the index of the nearest centre and the squared distance to it, for every row."""
     import torch
 
     Z = rows.Z
@@ -87,8 +88,12 @@ def nearest(rows: Rows, centers: Any) -> tuple[Any, Any]:
     return labels, distances
 
 
-def plus_plus(rows: Rows, n_clusters: int, rng: np.random.Generator) -> Any:
-    """Rows as first centres: each of those drawn ∝ squared distance that lowers the cost most (greedy k-means++)."""
+def plus_plus(rows: WeightedRows, n_clusters: int, rng: np.random.Generator) -> Any:
+    """Choose rows as initial centres by greedy k-means++.
+
+    Each step draws 2 + ⌊log n_clusters⌋ rows with probability ∝ squared distance and keeps the one that lowers the cost
+    most.
+    """
     import torch
 
     Z, squares, weight = rows
@@ -105,26 +110,26 @@ def plus_plus(rows: Rows, n_clusters: int, rng: np.random.Generator) -> Any:
     return Z[picks]
 
 
-def iterate(rows: Rows, centers: Any, max_iter: int, tol: float) -> Clusters:
-    """Lloyd's iteration from some centres; `tol` is ‖Δμ‖² itself."""
+def iterate(rows: WeightedRows, centers: Any, max_iter: int, tol: float) -> Clusters:
+    """Run Lloyd's iteration from the given centres; `tol` bounds ‖Δμ‖² itself."""
     import torch
 
     labels, stable = None, False
     n_iter = 0
     while n_iter < max_iter and not stable:
         n_iter += 1
-        before, (labels, distances) = labels, nearest(rows, centers)
-        old, centers = centers, means(rows, labels, distances, centers)
-        stable = before is not None and torch.equal(labels, before)
-        if not stable and float(((centers - old) ** 2).sum()) <= tol:
+        old_labels, (labels, distances) = labels, nearest(rows, centers)
+        old_centers, centers = centers, means(rows, labels, distances, centers)
+        stable = old_labels is not None and torch.equal(labels, old_labels)
+        if not stable and float(((centers - old_centers) ** 2).sum()) <= tol:
             break
-    if not stable:  # labels are those of the centres before
+    if not stable:  # the labels belong to the previous centres
         labels = nearest(rows, centers)[0]
     return Clusters(labels, centers, _inertia(rows, labels, centers), n_iter)
 
 
-def means(rows: Rows, labels: Any, distances: Any, centers: Any) -> Any:
-    """Weighted means of the clusters; those left without rows first get the rows farthest from their centres."""
+def means(rows: WeightedRows, labels: Any, distances: Any, centers: Any) -> Any:
+    """Compute the weighted means of the clusters. Empty clusters first get the rows farthest from their centres."""
     import torch
 
     Z, _, weight = rows
@@ -132,7 +137,7 @@ def means(rows: Rows, labels: Any, distances: Any, centers: Any) -> Any:
     empty = torch.nonzero(counts == 0)[:, 0]
     if len(empty):
         far = torch.topk(distances * (weight > 0), min(len(empty), len(Z)))
-        far_rows = far.indices[far.values > 0]  # none if rows are all equal to centres
+        far_rows = far.indices[far.values > 0]  # none if every row equals its centre
         labels[far_rows] = empty[: len(far_rows)]
         counts = torch.zeros_like(counts).index_add_(0, labels, weight)
     sums = torch.zeros(centers.shape, dtype=torch.float64, device=Z.device)
@@ -143,21 +148,21 @@ def means(rows: Rows, labels: Any, distances: Any, centers: Any) -> Any:
 
 
 def _distances(Z: Any, squares: Any, centers: Any) -> Any:
-    """Squared distances of all rows from all centres."""
+    """Compute the squared distances of all rows from all centres."""
     products = squares[:, None] + (centers * centers).sum(dim=1)[None, :] - 2 * (Z @ centers.T)
     return products.clamp_(min=0)
 
 
 def _pick(mass: Any, uniforms: Any) -> Any:
-    """Places with probability ∝ mass."""
+    """Pick indices with probability ∝ mass."""
     import torch
 
     marks = torch.cumsum(mass, dim=0, dtype=torch.float64)
     return torch.searchsorted(marks, uniforms * marks[-1], right=True).clamp_(max=len(mass) - 1)
 
 
-def _inertia(rows: Rows, labels: Any, centers: Any) -> float:
-    """Σ w ‖z − μ‖² from differences, in float64."""
+def _inertia(rows: WeightedRows, labels: Any, centers: Any) -> float:
+    """Compute Σ w ‖z − μ‖² from differences, in float64."""
     import torch
 
     total = torch.zeros((), dtype=torch.float64, device=centers.device)

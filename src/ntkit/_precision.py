@@ -1,4 +1,4 @@
-"""Matrix products and convolutions on CUDA devices in the precision of their factors, with sums in float32 at least."""
+"""Full-precision matrix products and convolutions on CUDA devices: no TF32, and sums in at least float32."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SHORT_SUMS = ("allow_bf16_reduced_precision_reduction", "allow_fp16_reduced_pre
 
 @contextmanager
 def exact_products() -> Iterator[None]:
-    """Products of float32 CUDA tensors not in TF32, nor sums of 16-bit products in 16 bits, whatever torch is set to.
+    """Forbid TF32 for float32 products and 16-bit sums for 16-bit products, whatever torch's settings are.
 
-    The settings of the user come back at the end. They are those of the whole process: where several threads are
-    inside, the first one changes them and the last one brings them back.
+    The user's settings are restored at the end. They apply to the whole process: with several threads inside, the first
+    to enter changes them and the last to leave restores them.
     """
     global _inside, _restore
     with _lock:
@@ -32,20 +32,20 @@ def exact_products() -> Iterator[None]:
 
 
 _lock = Lock()
-_inside = 0  # threads, and calls within others
+_inside = 0  # active calls, over all threads and nested ones included
 _restore: Callable[[], None]
 
 
 def _forbid() -> Callable[[], None]:
-    """Change the settings; what brings them back.
+    """Change the settings and return a function that restores them.
 
-    torch has an older and a newer name for the same thing, and raises where the older one allows what the newer one
-    forbids: both are set.
+    torch has an old and a new name for each setting. It raises an error if the old one allows what the new one forbids,
+    so both are set.
     """
     import torch
 
     products, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    # Older names are set only where needed: False would also undo that the user has forbidden to split sums.
+    # Set old names only where needed: setting False would also undo a user's ban on split sums.
     older = [(products, name) for name in _SHORT_SUMS if _says_true(products, name)]
     older += [(cudnn, "allow_tf32")] if _says_true(cudnn, "allow_tf32") else []
     newer = [flags for flags in (products, *_parts(cudnn)) if hasattr(flags, "fp32_precision")]
@@ -57,7 +57,7 @@ def _forbid() -> Callable[[], None]:
             setattr(flags, name, True)
         if precision is not None:
             torch.set_float32_matmul_precision(precision)
-        for flags, value in zip(newer, before, strict=True):  # last: setting an older name sets the newer one too
+        for flags, value in zip(newer, before, strict=True):  # last: setting an old name also sets the new one
             flags.fp32_precision = value
 
     for flags, name in older:
@@ -70,7 +70,7 @@ def _forbid() -> Callable[[], None]:
 
 
 def _says_true(flags: Any, name: str) -> bool:
-    """Whether a setting is on; one that contradicts its newer name cannot be read, and does not count."""
+    """Whether a setting is on. A setting that contradicts its new name cannot be read and counts as off."""
     try:
         return bool(getattr(flags, name))
     except RuntimeError:
@@ -78,16 +78,16 @@ def _says_true(flags: Any, name: str) -> bool:
 
 
 def _parts(cudnn: Any) -> list[Any]:
-    """What has a precision of its own in cuDNN."""
+    """Return the parts of cuDNN that have their own precision setting."""
     return [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]
 
 
 def _older_precision() -> str | None:
-    """What ``set_float32_matmul_precision`` was last given, if that allows TF32."""
+    """Return torch's float32 matmul precision (the old name) if it allows TF32, else None."""
     import torch
 
     try:
         precision = torch.get_float32_matmul_precision()
-    except RuntimeError:  # TF32 by the newer name, and not by this one
+    except RuntimeError:  # the new name allows TF32, the old one does not
         return None
     return None if precision == "highest" else precision

@@ -1,4 +1,4 @@
-"""Reports from long work to whoever listens: the command line shows them in its own bar."""
+"""Progress reports from long computations. The command line listens and shows them in its own bar."""
 
 from __future__ import annotations
 
@@ -7,28 +7,34 @@ from contextlib import contextmanager
 from typing import Any
 
 Listener = Callable[[str, str], None]
-_listener: Listener | None = None  # one for the process: threads report too
+_listener: Listener | None = None  # one per process, because threads report too
 
 
 @contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Call ``listener(event, detail)`` for reports: ("fit", name of a candidate) after each fit, ("compile", "")."""
+    """Call ``listener(event, detail)`` on every report.
+
+    The reports are ("fit", name of the candidate) after each fit, and ("compile", "") before a compilation.
+    """
     global _listener
-    before, _listener = _listener, listener
+    previous, _listener = _listener, listener
     try:
         yield
     finally:
-        _listener = before
+        _listener = previous
 
 
 def report(event: str, detail: str = "") -> None:
-    """Tell the listener, if there is one."""
+    """Send a report to the listener, if there is one."""
     if _listener is not None:
         _listener(event, detail)
 
 
 def fits_bar(name: str | None) -> Any:
-    """A bar that counts fits, to be updated by hand; with a listener, reports to it. None: nothing is shown."""
+    """Return a bar that counts fits and is updated by hand. It is hidden if `name` is None.
+
+    With a listener, every update is reported to it instead.
+    """
     from tqdm.auto import tqdm
 
     if _listener is not None:
@@ -37,7 +43,7 @@ def fits_bar(name: str | None) -> Any:
 
 
 class _Reports:
-    """Takes the place of a bar."""
+    """Stands in for a bar and reports its updates."""
 
     detail = ""
 

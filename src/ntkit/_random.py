@@ -1,8 +1,8 @@
 """Keyed seeds: every part of a random map draws from its own stream.
 
-``fit`` turns ``random_state`` into one :class:`numpy.random.SeedSequence`; a part named by a key
-``(layer, part, …)`` draws from ``Philox(SeedSequence(entropy, spawn_key=key))``. Adding a layer never
-changes another's draws, and all draws happen in NumPy on the host, so NumPy and torch share one map.
+``fit`` turns ``random_state`` into one :class:`numpy.random.SeedSequence`. The part with the key
+``(layer, part, …)`` draws from ``Philox(SeedSequence(entropy, spawn_key=key))``. So adding a layer never
+changes the draws of another layer. All draws happen in NumPy on the host, so NumPy and torch get the same map.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _WORDS_PER_COUNTER = 4  # a Philox counter step yields four 64-bit words
 def seed_sequence(
     random_state: RandomState = None, *, owner: str = "ntkit", name: str = "random_state"
 ) -> np.random.SeedSequence:
-    """Return the seed sequence that `random_state` stands for.
+    """Turn `random_state` into a seed sequence.
 
     Parameters
     ----------
     random_state : None, int ≥ 0, RandomState, Generator or SeedSequence
-        None draws fresh entropy; an int always gives the same sequence; a RandomState or Generator is
-        advanced by one draw, so that two fits with the same object differ, as in scikit-learn.
+        None draws fresh entropy. An int always gives the same sequence. A RandomState or Generator is
+        advanced by one draw, so two fits with the same object differ, as in scikit-learn.
     owner, name : str
-        Whose argument it is, and its name, for error messages.
+        Function or class that takes the argument, and the argument's name, for error messages.
 
     Returns
     -------
@@ -58,7 +58,7 @@ def seed_sequence(
 
 
 def keyed(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequence:
-    """Return the child of `seed` that belongs to `key`; words are hashed, so keys can be spelled out.
+    """Return the child of `seed` for `key`. Strings in a key are hashed.
 
     Examples
     --------
@@ -67,16 +67,16 @@ def keyed(seed: np.random.SeedSequence, *key: int | str) -> np.random.SeedSequen
     False
     """
     if not key:
-        raise ValueError("keyed() needs at least one part of a key, such as (layer, 'signs').")
+        raise ValueError("keyed() needs a key with at least one part, such as (layer, 'signs').")
     for part in key:
         if not isinstance(part, str):
-            check_int(part, "key", "keyed", minimum=0, maximum=2**32 - 1)  # larger ones would take two words
+            check_int(part, "key", "keyed", minimum=0, maximum=2**32 - 1)  # larger ints would take two words
     words = tuple(zlib.crc32(part.encode()) if isinstance(part, str) else int(part) for part in key)
     return np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, *words), pool_size=seed.pool_size)
 
 
 def generator(seed: np.random.SeedSequence, *key: int | str) -> np.random.Generator:
-    """Return the generator of the part `key` (of `seed` itself without a key).
+    """Return the generator for the part `key`, or for `seed` itself if there is no key.
 
     Examples
     --------
@@ -89,15 +89,15 @@ def generator(seed: np.random.SeedSequence, *key: int | str) -> np.random.Genera
 
 
 def row_uniforms(seed: np.random.SeedSequence, start: int, stop: int, n_draws: int = 1) -> np.ndarray:
-    """Uniform draws in [0, 1) for the rows `start` to `stop` of a data set, the same under any chunking.
+    """Draw uniform numbers in [0, 1) for the rows `start` to `stop` of a data set, independent of chunking.
 
-    Row i owns the Philox counters i·b … i·b + b − 1 with b = ⌈n_draws / 4⌉, reached by ``advance``.
+    Row i uses the Philox counters i·b … i·b + b − 1 with b = ⌈n_draws / 4⌉, reached by ``advance``.
 
     Parameters
     ----------
     seed : numpy.random.SeedSequence
     start, stop : int
-        Global row numbers, 0 ≤ start ≤ stop.
+        Global row indices, 0 ≤ start ≤ stop.
     n_draws : int
         Draws per row.
 

@@ -1,6 +1,6 @@
-"""Declared state: what pickles and files hold of an estimator, and the checks of what a file says.
+"""Declared state: which attributes of an estimator go into pickles and files, and how files are checked.
 
-An estimator, or a plain part of one, lists what `fit` sets: attributes and what they are::
+An estimator, or a plain object inside one, declares the attributes that `fit` sets::
 
     class Ridge(Declared, BaseEstimator):
         _state = {
@@ -11,8 +11,8 @@ An estimator, or a plain part of one, lists what `fit` sets: attributes and what
         }
         _transient = ("_cache",)
 
-Subclasses inherit the declarations of their bases. Pickles hold all attributes but the transient ones; files hold the
-declared ones, which are checked when they are written and when they are read.
+Subclasses inherit the declarations of their bases. Pickles hold all attributes except the transient ones. Files hold
+the declared attributes, which are checked on writing and on reading.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from ntkit import _array
 from ntkit._validation import describe
 
 Size: TypeAlias = int | str | EllipsisType | None
-"""Size of an axis: a number; a name, which has one value in an object (that of an int attribute of this name); None for
-any; `...`, as the last one, for any further axes."""
+"""Size of an axis: an int; a name, which has the same value everywhere in an object (the value of the int attribute of
+this name, if there is one); None for any size; `...` in the last place for any further axes."""
 Symbols: TypeAlias = dict[str, int]
-MOST_LABELS = 2**20
-LARGEST_SEED = 2**1024
+MOST_LABELS = 2**20  # labels that a file may hold; more are refused
+LARGEST_SEED = 2**1024  # bound on the integers of a seed in a file
 
 
 def _refuse(where: str, rule: str, value: object) -> NoReturn:
@@ -47,18 +47,18 @@ def _check_size(size: Size, found: int, where: str, symbols: Symbols) -> None:
     expected = symbols.setdefault(size, found) if isinstance(size, str) else size
     if expected is not None and found != expected:
         name = f" ({size})" if isinstance(size, str) else ""
-        raise ValueError(f"{where} has the size {found} where {expected}{name} is needed")
+        raise ValueError(f"{where} has the size {found} instead of {expected}{name}")
 
 
 @dataclass(frozen=True)
 class Field:
-    """What an attribute is; here anything that a file can hold."""
+    """Declaration of an attribute. The base class allows anything that a file can hold."""
 
     on_request: bool = field(default=False, kw_only=True)
-    """Whether files have it only if ``save(…, statistics=True)`` asks for it; then it must be Optional."""
+    """Whether it is written only by ``save(…, statistics=True)``. It must then be Optional."""
 
     def check(self, value: Any, where: str, symbols: Symbols) -> Any:
-        """Return the value, or raise a ValueError that names the place; `symbols` are the sizes known so far."""
+        """Return the value, or raise a ValueError that names `where`. `symbols` holds the sizes known so far."""
         return self._check(value, where, symbols)
 
     def _check(self, value: Any, where: str, symbols: Symbols) -> Any:
@@ -77,7 +77,7 @@ class Optional(Field):
 
 @dataclass(frozen=True)
 class Real(Field):
-    """A finite number, at least (with `strict`: above) a minimum."""
+    """A finite number ≥ `minimum` (> with `strict`)."""
 
     minimum: float | None = None
     strict: bool = False
@@ -93,7 +93,7 @@ class Real(Field):
 
 @dataclass(frozen=True)
 class Integer(Field):
-    """A whole number in a range."""
+    """An int in a range."""
 
     minimum: int | None = None
     maximum: int | None = None
@@ -119,7 +119,7 @@ class Flag(Field):
 
 @dataclass(frozen=True)
 class Text(Field):
-    """A text, one of some choices if these are given."""
+    """A string; one of `choices` if there are any."""
 
     choices: tuple[str, ...] = ()
 
@@ -130,13 +130,13 @@ class Text(Field):
 
 
 class _Shaped(Field):
-    """Arrays of a shape."""
+    """An array with a declared shape."""
 
     shape: tuple[Size, ...]
     kinds: ClassVar[str]
 
     def check_shape(self, value: Any, where: str, symbols: Symbols) -> Any:
-        """The value as an array in host memory, if it has the shape."""
+        """Return the value as an array in host memory, or raise a ValueError if its shape is wrong."""
         value, sizes = _array.to_numpy(value), self.shape
         if not (isinstance(value, np.ndarray) or _array.is_sparse(value)) or value.dtype.kind not in self.kinds:
             _refuse(where, f"an array of dtype kind {' or '.join(self.kinds)}", value)
@@ -151,7 +151,7 @@ class _Shaped(Field):
 
 @dataclass(frozen=True, init=False)
 class Floats(_Shaped):
-    """An array of float64 numbers (`single`: or float32; `sparse`: or CSR), finite unless told otherwise."""
+    """An array of float64 (`single`: or float32; `sparse`: or CSR), with finite entries unless `finite` is False."""
 
     shape: tuple[Size, ...]
     finite: bool
@@ -180,7 +180,7 @@ class Floats(_Shaped):
         if _array.is_sparse(value) and not self.sparse:
             _refuse(where, "a dense array", value)
         numbers = value.data if _array.is_sparse(value) else value
-        low, high = numbers.min(initial=0.0), numbers.max(initial=0.0)  # NaN if there is one
+        low, high = numbers.min(initial=0.0), numbers.max(initial=0.0)  # NaN if any entry is
         if self.finite and not (isfinite(low) and isfinite(high)):
             raise ValueError(f"{where} has NaN or infinite entries")
         if self.minimum is not None and not numbers.min(initial=np.inf) >= self.minimum:
@@ -190,7 +190,7 @@ class Floats(_Shaped):
 
 @dataclass(frozen=True, init=False)
 class Integers(_Shaped):
-    """An array of whole numbers in a range."""
+    """An array of integers in a range."""
 
     shape: tuple[Size, ...]
     minimum: int | None
@@ -212,7 +212,7 @@ class Integers(_Shaped):
 
 @dataclass(frozen=True)
 class Labels(Field):
-    """Class labels: an array of ints, floats, bools or text."""
+    """Class labels: an array of ints, floats, bools or strings."""
 
     size: Size = None
 
@@ -228,7 +228,7 @@ class Labels(Field):
 
 @dataclass(frozen=True)
 class Names(Field):
-    """Names of columns: an array of text."""
+    """Column names: an array of strings."""
 
     size: Size = None
 
@@ -241,7 +241,7 @@ class Names(Field):
 
 @dataclass(frozen=True)
 class Seed(Field):
-    """A SeedSequence; pickles hold its numbers, as skops leaves out what a SeedSequence knows."""
+    """A SeedSequence. Pickles hold its numbers instead, because skops loses the state of a SeedSequence."""
 
     def _check(self, value: Any, where: str, symbols: Symbols) -> np.random.SeedSequence:
         return value if isinstance(value, np.random.SeedSequence) else _refuse(where, "a seed", value)
@@ -249,7 +249,7 @@ class Seed(Field):
 
 @dataclass(frozen=True)
 class Many(Field):
-    """A list or tuple of values of one kind."""
+    """A list or tuple whose items share one declaration."""
 
     of: Field
     size: Size = None
@@ -263,7 +263,7 @@ class Many(Field):
 
 @dataclass(frozen=True)
 class Mapping(Field):
-    """A dict of text to values of one kind."""
+    """A dict with string keys, whose values share one declaration."""
 
     of: Field
 
@@ -275,7 +275,7 @@ class Mapping(Field):
 
 @dataclass(frozen=True)
 class Estimator(Field):
-    """A nested estimator, with some methods."""
+    """A nested estimator that has the given methods."""
 
     methods: tuple[str, ...] = ()
 
@@ -290,7 +290,7 @@ class Estimator(Field):
 
 @dataclass(frozen=True)
 class Record:
-    """The content of a part as a file has it, before its class is known."""
+    """Content of a :class:`Part` in a file, before its class is known."""
 
     name: str
     values: dict[str, Any]
@@ -298,7 +298,7 @@ class Record:
 
 @dataclass(frozen=True, init=False)
 class Part(Field):
-    """A nested object of one of some Declared classes, which are no estimators."""
+    """A nested object of one of the given Declared classes; not an estimator."""
 
     classes: tuple[type[Declared], ...]
 
@@ -318,18 +318,18 @@ class Part(Field):
 
 
 COLUMNS = {"n_features_in_": Integer(1, 2**31 - 1), "feature_names_in_": Optional(Names("n_features_in_"))}
-"""What estimators of rows know of their columns."""
+"""State that describes the columns of the rows."""
 
 
 class Declared:
-    """Estimators, and parts of their state, that declare what `fit` sets."""
+    """Base class of estimators, and of parts of their state, that declare what `fit` sets."""
 
     _state: ClassVar[dict[str, Any]] = {}
-    """From attributes to fields."""
+    """Maps attribute names to their declarations."""
     _remade: ClassVar[tuple[str, ...]] = ()
-    """Attributes that `_check_state` makes again from the others: pickles hold them, files do not."""
+    """Attributes that `_check_state` rebuilds from the others: stored in pickles, but not in files."""
     _transient: ClassVar[tuple[str, ...]] = ()
-    """Caches: in neither."""
+    """Caches, stored in neither pickles nor files."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -339,11 +339,11 @@ class Declared:
             setattr(cls, kind, tuple(dict.fromkeys(name for base in bases for name in base.get(kind, ()))))
 
     def _file_state(self) -> dict[str, Any]:
-        """Values for a file, by their declared names."""
+        """Return the values to write to a file, by attribute name."""
         return {name: vars(self)[name] for name in self._state if name in vars(self)}
 
     def _check_state(self, limit: int) -> None:
-        """Raise a ValueError if what a file has put in does not fit together; `limit` bytes may be allocated."""
+        """Raise a ValueError if the values loaded from a file are inconsistent. May allocate `limit` bytes."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = {k: v for k, v in (super().__getstate__() or {}).items() if k not in self._transient}  # type: ignore[attr-defined]
@@ -366,12 +366,12 @@ def _seeds(obj: Declared, state: dict[str, Any]) -> list[str]:
 
 
 def seed_numbers(seed: np.random.SeedSequence) -> tuple[Any, tuple[int, ...], int]:
-    """The numbers that make a SeedSequence."""
+    """Return the numbers that define a SeedSequence."""
     return seed.entropy, tuple(seed.spawn_key), seed.pool_size
 
 
 def get_values(obj: Declared, where: str, *, on_request: bool) -> dict[str, Any]:
-    """Values for a file, checked; those that are written on request only if this asks for them."""
+    """Check and return the values to write to a file. Values marked `on_request` are included only on request."""
     try:
         values = obj._file_state()
     except ValueError as error:
@@ -381,7 +381,7 @@ def get_values(obj: Declared, where: str, *, on_request: bool) -> dict[str, Any]
 
 
 def put_values(obj: Declared, values: dict[str, Any], where: str) -> None:
-    """Set attributes to the values of a file, if these are what was declared."""
+    """Check the values of a file against the declarations, and set them as attributes."""
     unknown = sorted(set(values) - set(obj._state))
     if unknown:
         raise ValueError(f"{where} has the unknown attribute {describe(unknown[0])}")
@@ -402,16 +402,16 @@ def _checked(obj: Declared, values: dict[str, Any], where: str) -> dict[str, Any
 
 
 class MemoryLimitError(ValueError):
-    """A file that needs more memory or time than it may have."""
+    """Raised when loading a file would take more memory or time than the limit allows."""
 
 
-BYTES_PER_SECOND = 2**27  # of a limit: what takes long counts as the memory that one core could fill meanwhile
+BYTES_PER_SECOND = 2**27  # time counts towards the memory limit: one second of one core as 128 MiB
 _left: ContextVar[list[int] | None] = ContextVar("memory left", default=None)
 
 
 @contextmanager
 def limited_memory(n_bytes: int) -> Iterator[None]:
-    """Bound what :func:`reserve` may add up to."""
+    """Limit the total that :func:`reserve` may reserve inside this context."""
     token = _left.set([n_bytes])
     try:
         yield
@@ -420,17 +420,17 @@ def limited_memory(n_bytes: int) -> Iterator[None]:
 
 
 def memory_left() -> int:
-    """Bytes that may still be reserved; practically all there are if there is no limit."""
+    """Return the bytes that may still be reserved, or 2⁶² without a limit."""
     left = _left.get()
     return 2**62 if left is None else left[0]
 
 
 def reserve(n_bytes: int, what: str, *, seconds: float = 0.0) -> None:
-    """Say what is about to be used: memory, time of a core. Raises if a file is being loaded and may not have it."""
+    """Reserve memory and seconds of one core before using them. Raises if this exceeds the limit for loading a file."""
     left = _left.get()
     if left is None:
         return
     for cost, unit in ((int(n_bytes), "bytes"), (int(seconds * BYTES_PER_SECOND), "bytes' worth of time")):
         if cost > left[0]:
-            raise MemoryLimitError(f"{what} would take about {float(cost):.1e} {unit}, where {left[0]:.1e} are left")
+            raise MemoryLimitError(f"{what} would take about {float(cost):.1e} {unit}, but only {left[0]:.1e} are left")
         left[0] -= cost

@@ -1,7 +1,7 @@
 """Argument checks with one error template.
 
-Every message names the argument, the rule, the value received and, where the cure is not obvious, the
-remedy:  "The 'depth' parameter of ntk must be an int ≥ 1. Got 0 instead."
+Every message names the argument, the rule, the value received and, unless it is obvious, the remedy:
+"The 'depth' parameter of ntk must be an int ≥ 1. Got 0 instead."
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ntkit._array import Array
 
 
 def describe(value: object) -> str:
-    """Short text for a value in an error message."""
+    """Describe a value briefly for an error message."""
     if hasattr(value, "shape") and hasattr(value, "dtype") and not isinstance(value, type):
         return f"{type(value).__name__} of shape {tuple(value.shape)} and dtype {value.dtype}"
     if hasattr(value, "iloc") and hasattr(value, "shape") and not isinstance(value, type):
@@ -28,13 +28,13 @@ def describe(value: object) -> str:
 
 
 def message(owner: str, name: str, rule: str, value: object, remedy: str = "") -> str:
-    """Text of an argument error: argument, rule, value received, remedy."""
+    """Compose an error message from the argument, the rule, the value received and the remedy."""
     text = f"The '{name}' parameter of {owner} must be {rule}. Got {describe(value)} instead."
     return f"{text} {remedy}" if remedy else text
 
 
 def check_int(value: object, name: str, owner: str, *, minimum: int | None = None, maximum: int | None = None) -> int:
-    """Return `value` as an int, or raise an error that names the rule broken."""
+    """Return `value` as an int, or raise an error that states the allowed range."""
     rule = "an int"
     if minimum is not None and maximum is not None:
         rule = f"an int from {minimum} to {maximum}"
@@ -94,10 +94,10 @@ def check_choice(value: Any, name: str, owner: str, choices: Collection[str]) ->
 def check_data(
     X: Any, name: str, owner: str, *, ndims: Sequence[int] = (2,), sparse: bool = False, missing: bool = False
 ) -> Array:
-    """Return `X` as a finite real array of an allowed rank; torch tensors and CSR stay what they are.
+    """Return `X` as a finite real array with an allowed number of axes. torch tensors and CSR keep their type.
 
-    With `missing` NaN stands for a missing number and is allowed. Dense arrays keep their dtype, whole numbers too
-    (their kernels are float64); CSR rows become floating.
+    With `missing`, NaN is allowed and marks a missing value. Dense arrays keep their dtype, integers included (their
+    kernels are float64). CSR rows become floating point.
     """
     X = real_array(X, name, owner, sparse=sparse)
     if X.ndim not in ndims:
@@ -111,12 +111,12 @@ def check_data(
 
 
 def real_array(X: Any, name: str, owner: str, *, sparse: bool = False, canonical: bool = True) -> Array:
-    """Return `X` as an array of real numbers, of any rank; sparse rows as CSR, without duplicates if `canonical`."""
+    """Return `X` as an array of real numbers; sparse rows become CSR, without duplicate entries if `canonical`."""
     return _as_real(_as_array(X, name, owner, sparse=sparse, canonical=canonical), name, owner)
 
 
 def refuse_lossy(X: Any, name: str, owner: str) -> None:
-    """Raise for arrays that would become others without a word: masked ones, dates, tensors without plain numbers."""
+    """Raise for arrays that a conversion would silently change: masked arrays, dates, special tensors."""
     rows = X if isinstance(X, list | tuple) else [X]
     if any(isinstance(row, np.ma.MaskedArray) and np.ma.is_masked(row) for row in rows):
         remedy = f"Fill or impute them: {name}.filled(0) or sklearn.impute.SimpleImputer."
@@ -128,7 +128,7 @@ def refuse_lossy(X: Any, name: str, owner: str) -> None:
             (X.is_nested, "nested", "Pad it: torch.nested.to_padded_tensor."),
             (str(X.layout) != "torch.strided", "sparse", "Call .to_dense() on it."),
             (X.is_quantized, "quantized", "Call .dequantize() on it."),
-            (X.device.type == "meta", "meta", "It has no numbers; make it on another device."),
+            (X.device.type == "meta", "meta", "It holds no values; create it on another device."),
         ):
             if found:
                 raise TypeError(
@@ -138,13 +138,13 @@ def refuse_lossy(X: Any, name: str, owner: str) -> None:
 
 
 def refuse_complex(X: Any, name: str, owner: str) -> None:
-    """Raise for complex numbers, a ValueError as in scikit-learn's estimators."""
+    """Raise a ValueError for complex numbers, as scikit-learn's estimators do."""
     if getattr(getattr(X, "dtype", None), "kind", "") == "c":
         raise ValueError(message(owner, name, "an array of real numbers", X, COMPLEX))
 
 
 def check_same_kind(X: Array, Y: Array, owner: str) -> None:
-    """Raise unless `X` and `Y` come from one array library, one device and have rows of one shape."""
+    """Raise unless `X` and `Y` share the array library, the device and the shape of a row."""
     check_same_library(X, Y, owner)
     if tuple(X.shape[1:]) != tuple(Y.shape[1:]):
         raise ValueError(
@@ -153,7 +153,7 @@ def check_same_kind(X: Array, Y: Array, owner: str) -> None:
 
 
 def check_same_library(X: Array, Y: Array, owner: str, names: str = "X and Y") -> None:
-    """Raise unless `X` and `Y` come from one array library and one device."""
+    """Raise unless `X` and `Y` share the array library and the device."""
     families = (_array.is_numpy, _array.is_torch, _array.is_sparse)
     if type(X) is not type(Y) and not any(belongs(X) and belongs(Y) for belongs in families):
         raise TypeError(
@@ -169,13 +169,13 @@ def check_same_library(X: Array, Y: Array, owner: str, names: str = "X and Y") -
 
 COMPLEX = "Complex data not supported: take the real part, or both parts as columns."
 _DATES = "Convert dates and times, for example to days: (dates - start) / np.timedelta64(1, 'D')."
-TABLES = "TableRegressor and TableClassifier take text, categories, dates and missing values as they are."
-_TEXT = f"Encode categories and strings as numbers, or use a learner that does: {TABLES}"
-_NOT_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)  # though float() takes some of them
+TABLES = "TableRegressor and TableClassifier accept text, categories, dates and missing values directly."
+_TEXT = f"Encode categories and strings as numbers, or use a model that does: {TABLES}"
+_NOT_NUMBERS = (str, bytes, np.datetime64, np.timedelta64)  # refused, although float() accepts some of them
 
 
 def _as_array(X: Any, name: str, owner: str, *, sparse: bool, canonical: bool) -> Array:
-    if X is None:  # NumPy would make it a NaN
+    if X is None:  # NumPy would convert it to NaN
         raise TypeError(message(owner, name, "an array of real numbers", X))
     if _array.is_sparse(X):
         if not sparse:
@@ -186,7 +186,7 @@ def _as_array(X: Any, name: str, owner: str, *, sparse: bool, canonical: bool) -
             )
         rows = X.tocsr()
         if canonical and not rows.has_canonical_format:
-            rows = rows.copy() if rows is X else rows  # never sum duplicates in the caller's array
+            rows = rows.copy() if rows is X else rows  # do not modify the caller's array
             rows.sum_duplicates()
         return rows
     refuse_lossy(X, name, owner)
@@ -207,7 +207,7 @@ def _as_array(X: Any, name: str, owner: str, *, sparse: bool, canonical: bool) -
 
 
 def _frame_values(frame: Any, name: str, owner: str) -> np.ndarray:
-    """Values of a data frame of numbers; NaN where one is missing."""
+    """Return the values of a numeric data frame, with NaN for missing values."""
     if all(isinstance(dtype, np.dtype) and dtype.kind in "biuf" for dtype in frame.dtypes):
         return frame.to_numpy() if len(frame.columns) else np.empty((len(frame), 0))
     columns = []
@@ -239,7 +239,7 @@ def _as_real(X: Array, name: str, owner: str) -> Array:
             return X if X.dtype.isnative else X.astype(X.dtype.newbyteorder("="))
         if kind in "biuf":
             whole = kind != "f" and not _array.is_sparse(X) and X.dtype.isnative
-            with np.errstate(over="ignore"):  # of long doubles; infinity is found later
+            with np.errstate(over="ignore"):  # long doubles; infinity is detected later
                 return X if whole else X.astype(np.float64)
         if kind == "O":
             return _real_objects(X, name, owner)
@@ -248,7 +248,7 @@ def _as_real(X: Array, name: str, owner: str) -> Array:
 
 
 def _real_objects(X: np.ndarray, name: str, owner: str) -> np.ndarray:
-    """Objects as float64, NaN for None."""
+    """Convert an object array to float64; None becomes NaN."""
     rule = "an array of real numbers"
     others = [x for x in X.flat if isinstance(x, _NOT_NUMBERS)]
     if others:
@@ -257,12 +257,12 @@ def _real_objects(X: np.ndarray, name: str, owner: str) -> np.ndarray:
     try:
         return X.astype(np.float64)
     except (TypeError, ValueError, OverflowError) as error:
-        law = ValueError if isinstance(error, OverflowError) else TypeError
-        raise law(message(owner, name, rule, X, f"An entry is none: {error}.")) from error
+        kind = ValueError if isinstance(error, OverflowError) else TypeError
+        raise kind(message(owner, name, rule, X, f"An entry cannot be converted: {error}.")) from error
 
 
 def _is_numeral(x: Any) -> bool:
-    """Whether a text is that of a number."""
+    """Whether a string spells a number."""
     try:
         float(x)
     except (TypeError, ValueError):
@@ -300,11 +300,14 @@ def _check_finite(X: Array, name: str, owner: str, *, missing: bool) -> None:
 
 
 def check_overflow(Z: Array, X: Array, owner: str, what: str = "features", of: str = "entries") -> None:
-    """Raise unless all numbers made of the rows X, or `of` their features, are finite: they are too large."""
+    """Raise unless all entries of Z, computed from X, are finite. Otherwise the entries of X are too large.
+
+    The message calls the entries of Z `what` and the entries of X `of`.
+    """
     if _array.all_finite(Z):
         return
     raise ValueError(
-        f"The 'X' parameter of {owner} must be of a size whose {what} are finite in {Z.dtype}. Got {of} up to "
-        f"{_array.largest(X):.3g} instead. Scale the columns first, with ArcsinhScaler or "
+        f"The 'X' parameter of {owner} must have entries small enough that the {what} are finite in {Z.dtype}. Got "
+        f"{of} up to {_array.largest(X):.3g} instead. Scale the columns first with ArcsinhScaler or "
         "sklearn.preprocessing.StandardScaler, and use float64."
     )

@@ -1,7 +1,7 @@
-"""Values as JSON data and arrays, and back: one walk for all estimators.
+"""Convert estimators and their values to JSON data and arrays, and back.
 
-What comes back may be anything, and is checked: names are looked up in fixed tables, and nothing from a file is
-imported, called or followed as an index by compiled code.
+A file may be hostile, so everything read from it is checked. Names are looked up in fixed tables; nothing from a file
+is imported, called, or used as an index by compiled code.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ CLASSES = {
     "AverageClassifier": "ntkit.models.average",
     "AverageRegressor": "ntkit.models.average",
 }
-"""Modules of the estimators of ntkit, by name."""
+"""Maps each estimator of ntkit to its module."""
 PACKAGES = (
     "compose", "decomposition", "feature_extraction", "feature_extraction.text", "feature_selection", "frozen",
     "impute", "kernel_approximation", "linear_model", "pipeline", "preprocessing", "random_projection",
 )  # fmt: skip
-"""Packages of scikit-learn whose estimators transform and predict by NumPy and SciPy, which check sizes and indices."""
+"""scikit-learn packages whose estimators predict with NumPy and SciPy, which check sizes and indices."""
 COMPILED = {
     "DictionaryLearning", "FeatureHasher", "HashingVectorizer", "LatentDirichletAllocation",
     "MiniBatchDictionaryLearning", "MiniBatchNMF", "NMF", "SparseCoder",
 }  # fmt: skip
-"""Their exceptions: compiled code that takes the sizes it is given."""
+"""Estimators in these packages that are refused: their compiled code trusts the sizes it is given."""
 LAYERS = {
     name: kind for name in networks.__all__ if is_dataclass(kind := getattr(networks, name)) and isinstance(kind, type)
 }
@@ -47,16 +47,16 @@ SCORES = ("chi2", "f_classif", "f_oneway", "f_regression", "mutual_info_classif"
 TYPES: dict[str, type] = {kind.__name__: kind for kind in (bool, int, float, str, object)} | {
     name: np.dtype(name).type for name in _files.DTYPES if name != "bool"
 }
-"""Types that parameters called dtype may be."""
-MOST_LAYERS = 10_000
-DEEPEST = 100  # values inside of values
-LONGEST = 2**10  # characters of a version, a dtype, a name of a class
-REMEDY = "joblib.dump saves any estimator, but loading such a file runs what is in it."
+"""Types allowed as values of `dtype` parameters."""
+MOST_LAYERS = 10_000  # layers of all networks in a file
+DEEPEST = 100  # levels of nested values
+LONGEST = 2**10  # characters of the name of a dtype
+REMEDY = "joblib.dump saves any estimator, but loading such a file runs the code in it."
 
 
 @cache
 def _class_of(key: str) -> type:
-    """The class of a key such as "ntkit.FeatureRidge" or "sklearn.preprocessing.OneHotEncoder"."""
+    """Return the class for a key such as "ntkit.FeatureRidge" or "sklearn.preprocessing.OneHotEncoder"."""
     from sklearn.base import BaseEstimator
 
     module, _, name = key.rpartition(".")
@@ -69,12 +69,12 @@ def _class_of(key: str) -> type:
     else:
         known = False
     if not known:
-        raise ValueError(f"{describe(key)} is none of the classes that ntkit loads")
+        raise ValueError(f"{describe(key)} is not a class that ntkit loads")
     return kind
 
 
 def _key_of(kind: type) -> str | None:
-    """The key of a class, None if it has none."""
+    """Return the key of a class, or None if ntkit does not load this class."""
     if issubclass(kind, Declared):
         key = f"ntkit.{kind.__name__}"
     else:
@@ -90,7 +90,7 @@ def _key_of(kind: type) -> str | None:
 
 @cache
 def _functions() -> dict[str, Callable[..., Any]]:
-    """The functions that parameters may be: ufuncs of NumPy, scores of features."""
+    """Return the functions allowed as parameters: NumPy's ufuncs and scikit-learn's feature scores."""
     from sklearn import feature_selection
 
     ufuncs = {name: value for name, value in vars(np).items() if isinstance(value, np.ufunc)}
@@ -107,7 +107,7 @@ class Writer:
         self.depth = 0
 
     def encode(self, value: Any, where: str) -> Any:
-        """JSON data of a value."""
+        """Convert a value to JSON data."""
         self.depth += 1
         if self.depth > DEEPEST:
             raise TypeError(f"{where} cannot be saved: it is nested too deeply.")
@@ -175,7 +175,7 @@ class Writer:
             raise TypeError(f"{where} is an array of {value.dtype}, which cannot be saved. {REMEDY}")
         while where in self.arrays:
             where += "'"
-        # Products with a matrix are rounded in another way if it lies in memory in another order.
+        # Keep the memory order: products with the matrix round differently in another order.
         columns_first = value.ndim == 2 and min(value.shape) > 1 and abs(value.strides[0]) < abs(value.strides[1])
         order = "F" if columns_first else "C"
         self.arrays[where] = value.T if order == "F" else value
@@ -214,7 +214,7 @@ _NOT_STATE = ("_sklearn_output_config", "_sklearn_version", "_metadata_request")
 
 
 def _is_named(value: Any) -> bool:
-    """Whether a value is a step of a pipeline or the like: (name, estimator, …)."""
+    """Whether a value is a tuple (name, estimator, …), such as a step of a pipeline."""
     return type(value) is tuple and len(value) > 1 and isinstance(value[0], str) and hasattr(value[1], "get_params")
 
 
@@ -223,7 +223,7 @@ def _place(where: str, name: str) -> str:
 
 
 def _plain_seed(model: Any, random_state: Any) -> Any:
-    """A seed in place of a generator: the one that was drawn from it, or would be."""
+    """Replace a generator by the seed that `fit` drew, or would draw, from it."""
     new = seed_sequence(deepcopy(random_state), owner=type(model).__name__)  # raises unless it is a seed
     if not isinstance(random_state, np.random.Generator | np.random.RandomState):
         return random_state
@@ -231,7 +231,7 @@ def _plain_seed(model: Any, random_state: Any) -> Any:
 
 
 class Reader:
-    """Makes values from what a :class:`Writer` has made of them; takes the arrays that it uses out of `arrays`."""
+    """Restores values from the output of a :class:`Writer`. Removes each array that it uses from `arrays`."""
 
     def __init__(self, arrays: dict[str, np.ndarray]):
         self.arrays = arrays
@@ -239,7 +239,7 @@ class Reader:
         self.depth = self.n_layers = 0
 
     def decode(self, data: Any, where: str) -> Any:
-        """The value of JSON data."""
+        """Restore a value from JSON data."""
         if data is None or isinstance(data, str | bool | int):
             return data
         if isinstance(data, float):
@@ -272,7 +272,7 @@ class Reader:
     def _read_dict(self, data: dict[str, Any], where: str) -> dict[Any, Any]:
         pairs = self._items(data, where)
         if not all(isinstance(p, list) and len(p) == 2 and isinstance(p[0], str | int | float | None) for p in pairs):
-            _wrong(where, "a dict of other keys than text and numbers")
+            _wrong(where, "a dict with keys other than text and numbers")
         return dict(pairs)
 
     def _read_slice(self, data: dict[str, Any], where: str) -> slice:
@@ -282,7 +282,7 @@ class Reader:
     def _read_array(self, data: dict[str, Any], where: str) -> np.ndarray:
         name, order = _take(data, where, "name", "order")
         if not isinstance(name, str) or name not in self.arrays:
-            raise ValueError(f"{where} is the array {describe(name)}, which does not exist or was used before")
+            raise ValueError(f"{where} is the array {describe(name)}, which does not exist or is used twice")
         if order not in ("C", "F"):
             _wrong(where, order)
         array = self.arrays.pop(name)
@@ -406,7 +406,7 @@ class Reader:
             _check_foreign(model, where)
             n_jobs = parameters.get("n_jobs")
             if isinstance(n_jobs, int) and n_jobs > (os.cpu_count() or 1):
-                model.set_params(n_jobs=-1)  # all cores: a file cannot start thousands of processes
+                model.set_params(n_jobs=-1)  # all cores: a file must not start thousands of processes
         self.estimators.append(model)
         return model
 
@@ -419,7 +419,7 @@ def _wrong(where: str, value: Any) -> Any:
 
 
 def _take(data: dict[str, Any], where: str, *keys: str) -> list[Any]:
-    """Values of an object with exactly these keys."""
+    """Return the values of an object, which must have exactly these keys."""
     if set(data) != set(keys):
         raise ValueError(f"{where} must have {', '.join(keys)}, but has {describe(sorted(data))}")
     return [data[key] for key in keys]
@@ -433,20 +433,20 @@ def _dtype(name: Any, kinds: str, where: str) -> np.dtype:
 
 
 def _check_foreign(model: Any, where: str) -> None:
-    """Raise unless an estimator of scikit-learn has valid parameters, and indices that compiled code may follow."""
+    """Raise unless a scikit-learn estimator has valid parameters and indices that are safe for compiled code."""
     if hasattr(type(model), "_parameter_constraints"):
         model._validate_params()
     if getattr(model, "memory", None) is not None:
         raise TypeError(f"{where} has memory={describe(model.memory)}, which cannot be saved. Set it to None.")
     vocabulary = vars(model).get("vocabulary_")
     if vocabulary is not None and sorted(vocabulary.values()) != list(range(len(vocabulary))):
-        raise ValueError(f"{where}.vocabulary_ must number its words from 0")
+        raise ValueError(f"{where}.vocabulary_ must map its words to the indices 0, 1, 2, …")
     if type(model).__name__ == "OneHotEncoder" and "categories_" in vars(model):
         _check_one_hot(model, where)
 
 
 def _check_one_hot(model: Any, where: str) -> None:
-    """Raise unless the columns of a OneHotEncoder, which are indices of a sparse matrix, fit its categories."""
+    """Raise unless the columns of a OneHotEncoder match its categories; they are indices into a sparse matrix."""
     n, attributes = len(model.categories_), vars(model)
     groups = attributes.get("_default_to_infrequent_mappings") or [None] * n
     dropped = attributes.get("_drop_idx_after_grouping")
@@ -457,7 +457,7 @@ def _check_one_hot(model: Any, where: str) -> None:
         size = len(categories)
         if group is not None:
             if len(group) != size or min(group) < 0 or max(group) >= size:
-                raise ValueError(f"{where} has infrequent categories that do not fit")
+                raise ValueError(f"{where} has infrequent categories that do not match its categories")
             size = int(max(group)) + 1
         if (drop is not None and not 0 <= drop < size) or found != size - (drop is not None):
-            raise ValueError(f"{where} has columns that do not fit its categories")
+            raise ValueError(f"{where} has columns that do not match its categories")

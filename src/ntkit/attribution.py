@@ -1,7 +1,7 @@
-"""Which training rows made a prediction: influence scores from features of gradients.
+"""Training data attribution: influence scores from gradient features.
 
-Features come from :class:`ntkit.EmpiricalNTKFeatures`, or any other map. A score is the change of the output of a test
-row that a training row has brought, in the model that is linear in the features.
+The features come from :class:`ntkit.EmpiricalNTKFeatures` or any other map. A score says how much a training row
+changes the output of a test row, in the model that is linear in the features.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["TrainingInfluence", "residuals"]
 
 
 def residuals(module: Any, X: Any, y: Any = None, *, batch_size: int = 256) -> np.ndarray:
-    """1 − p, with p the probability that a classifier gives to the class of each row.
+    """Compute 1 − p for each row, where p is the probability that a classifier assigns to the row's class.
 
     Parameters
     ----------
@@ -30,7 +30,7 @@ def residuals(module: Any, X: Any, y: Any = None, *, batch_size: int = 256) -> n
         A classifier in evaluation mode, as for :class:`ntkit.EmpiricalNTKFeatures`.
     X : torch tensor, array, dict or tuple of these, or loader
     y : tensor or array of shape (n_rows,), optional
-        Classes. None: those of the loader, or the entry "labels" of a dict.
+        Classes. By default they come from the loader, or from the entry "labels" of a dict.
     batch_size : int, default=256
 
     Returns
@@ -48,14 +48,14 @@ def residuals(module: Any, X: Any, y: Any = None, *, batch_size: int = 256) -> n
 
     from ntkit.features.empirical import outputs, rows
 
-    first = next(iter(module.parameters()), torch.empty(0))
-    source = rows.as_rows(X, y, "residuals", device=first.device, dtype=first.dtype)
+    parameter = next(iter(module.parameters()), torch.empty(0))
+    source = rows.as_rows(X, y, "residuals", device=parameter.device, dtype=parameter.dtype)
     size = check_int(batch_size, "batch_size", "residuals", minimum=1)
     parts = []
     with torch.no_grad():
         for batch in source.batches(size):
             if batch.targets is None or batch.targets.ndim != 1:
-                remedy = "Pass y. For sequences, use features of output='loss', which need no residuals."
+                remedy = "Pass y. For sequences, use features with output='loss', which need no residuals."
                 raise ValueError(message("residuals", "y", "one class for each row", batch.targets, remedy))
             values = outputs.evaluate("margin", module, batch.inputs, batch.targets, batch.n_rows, "residuals")
             parts.append(torch.sigmoid(-values.double()).cpu().numpy())  # the margin is the log-odds of the class
@@ -63,35 +63,37 @@ def residuals(module: Any, X: Any, y: Any = None, *, batch_size: int = 256) -> n
 
 
 class TrainingInfluence(AllOrNothing, BaseEstimator):
-    """Influence of training rows on test rows from features of gradients.
+    """Influence of training rows on test rows, from gradient features.
 
         s(x, xᵢ) = z(x)ᵀ (ZᵀZ + αI)⁻¹ z(xᵢ) · rᵢ,
 
-    the first-order change of the output of x when the training row i is added: TRAK [1]_ with z the projected gradient
-    of the margin, rᵢ = 1 − pᵢ from :func:`residuals` and α → 0. With features of several checkpoints of a model the
-    first part and the residuals are both averaged over them. With features of the loss, without residuals, it is the
-    influence function [2]_ with the Gauss–Newton matrix in place of the Hessian. Positive scores: the row helps.
+    is the first-order change of the output of x when the training row i is added. This is TRAK [1]_ if z is the
+    projected gradient of the margin, rᵢ = 1 − pᵢ comes from :func:`residuals`, and α → 0. With features of several
+    checkpoints of a model, the factor without rᵢ and the residuals are averaged over the checkpoints separately. With
+    features of the loss and no residuals, the score is the influence function [2]_ with the Gauss–Newton matrix in
+    place of the Hessian. A positive score means that the training row helps.
 
     Parameters
     ----------
     shrinkage : float
-        Penalty α ≥ 0 relative to the mean of the nonzero eigenvalues of ZᵀZ, tr(ZᵀZ)/min(n, m). About 1 predicts best
-        how outputs change without some rows; 10 and more give scores that look like similarities of rows.
+        Penalty α ≥ 0, relative to the mean of the nonzero eigenvalues of ZᵀZ, tr(ZᵀZ)/min(n, m). Values near 1 best
+        predict how outputs change when rows are removed. Values of 10 and more give scores that resemble row
+        similarities.
     batch_size : int
-        Rows that are scored at a time: no matrix of all training and all test rows is held.
+        Rows scored at a time, so that no matrix of all training and all test rows is held.
 
     Attributes
     ----------
     n_samples_ : int
-        Training rows.
+        Number of training rows.
     alphas_ : list of float
-        The penalties, one for each checkpoint.
+        Penalty α of each checkpoint.
 
     Notes
     -----
-    O(n m²) time for ZᵀZ of n rows and m features, m³ once, and O(n n_test m) for scores; 8 m² bytes. `fit` keeps the
-    training features, which may be memory maps or folders (``FeatureShards``): these are read block by block for
-    each call.
+    With n rows and m features, `fit` takes O(n m² + m³) time and 8 m² bytes, and scores take O(n n_test m) time. `fit`
+    keeps a reference to the training features. They may be memory maps or folders (``FeatureShards``), which every call
+    reads block by block.
 
     References
     ----------
@@ -114,14 +116,14 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
         self.batch_size = batch_size
 
     def fit(self, Z: Any, residuals: Any = None) -> Self:
-        """Sum up the training features.
+        """Compute and factorize ZᵀZ + αI of the training features.
 
         Parameters
         ----------
         Z : array, torch tensor, memory map or FeatureShards of shape (n_rows, n_components), or a list of these
-            Features of the training rows; a list has those of several checkpoints.
+            Features of the training rows; a list holds one array per checkpoint.
         residuals : array of shape (n_rows,), or a list of these, optional
-            Weights rᵢ; None: 1.
+            Weights rᵢ; by default 1.
 
         Returns
         -------
@@ -136,7 +138,9 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
             for each in self._features:
                 if len(each) != self.n_samples_:
                     sizes = [len(each) for each in self._features]
-                    raise ValueError(f"All features of {owner} must have equally many rows. Got {sizes}.")
+                    raise ValueError(
+                        f"All arrays in Z of {owner} must have the same number of rows. Got {sizes} instead."
+                    )
             self._residuals = self._check_residuals(residuals)
             self._roots, self.alphas_ = [], []
             for each in self._features:
@@ -146,12 +150,12 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
         return self
 
     def scores(self, Z: Any) -> Array:
-        """Scores of all training rows for some test rows.
+        """Compute the scores of all training rows for the given test rows.
 
         Parameters
         ----------
         Z : array or torch tensor of shape (n_test, n_components), or a list of these
-            Features of the test rows, as many as `fit` got.
+            Features of the test rows: one array per checkpoint, as in `fit`.
 
         Returns
         -------
@@ -161,19 +165,19 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
         return np.concatenate([block for _, block in self._score_blocks(tests)], axis=1)
 
     def top_k(self, Z: Any, k: int = 10, *, harmful: bool = False) -> tuple[np.ndarray, np.ndarray]:
-        """The training rows with the largest scores for each test row.
+        """Find the training rows with the largest scores for each test row.
 
         Parameters
         ----------
         Z : array or torch tensor of shape (n_test, n_components), or a list of these
         k : int, default=10
         harmful : bool, default=False
-            Whether to find the smallest, most negative scores.
+            Find the most negative scores instead.
 
         Returns
         -------
         indices, scores : ndarrays of shape (n_test, k)
-            The strongest first.
+            Strongest first.
         """
         owner = f"{type(self).__name__}.top_k"
         check_bool(harmful, "harmful", owner)
@@ -199,7 +203,7 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
     def self_influence(self) -> np.ndarray:
-        """Influence zᵢᵀ(ZᵀZ + αI)⁻¹zᵢ rᵢ² of every training row on its own loss.
+        """Compute the influence zᵢᵀ(ZᵀZ + αI)⁻¹zᵢ rᵢ² of every training row on its own loss.
 
         Rows that contradict the others, such as mislabelled ones, have large values.
 
@@ -216,7 +220,7 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
         return total / len(self._roots) * self._residuals**2
 
     def _factorize(self, features: Any) -> tuple[np.ndarray, float]:
-        """R with R Rᵀ = (ZᵀZ + αI)⁻¹, and α."""
+        """Return R with R Rᵀ = (ZᵀZ + αI)⁻¹, and α."""
         from scipy.linalg import lapack
 
         m = features.shape[1]
@@ -231,13 +235,13 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
         gram[np.diag_indices(m)] += alpha
         factor, failed = lapack.dpotrf(gram, lower=True, clean=True, overwrite_a=True)
         if failed:
-            remedy = "ZᵀZ is singular: raise it, for example to 1e-6."
+            remedy = "ZᵀZ is singular. Raise shrinkage, for example to 1e-6."
             raise ValueError(message(type(self).__name__, "shrinkage", "large enough", self.shrinkage, remedy))
         inverse, _ = lapack.dtrtri(factor, lower=True, overwrite_c=True)
         return inverse.T, alpha
 
     def _score_blocks(self, tests: list[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
-        """Yield the index of the first of some training rows, and the scores of these for all test rows."""
+        """Yield blocks of training rows: the index of the first row, and the scores for all test rows."""
         directions = [(each @ root) @ root.T for each, root in zip(tests, self._roots, strict=True)]
         readers = [_blocks(each, self.batch_size) for each in self._features]
         for parts in zip(*readers, strict=True):
@@ -270,31 +274,31 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
         expected = [each.shape[1] for each in self._features]
         if [each.shape[1] for each in tests] != expected or len({len(each) for each in tests}) > 1:
             shapes = [each.shape for each in tests]
-            rule = f"features of the test rows, with {expected} components for the checkpoints of fit"
+            rule = f"features of the test rows, with {expected} components for the checkpoints passed to fit"
             raise ValueError(message(owner, "Z", rule, shapes))
         return tests
 
 
 def _several(values: Any) -> Sequence[Any]:
-    """The arrays of several checkpoints."""
+    """Return a list with the arrays of all checkpoints."""
     listed = isinstance(values, list | tuple) and len(values) > 0 and hasattr(values[0], "shape")
     return values if listed else [values]
 
 
 def _check_features(Z: Any, name: str, owner: str) -> Any:
-    """Features of rows; those on disk stay there."""
+    """Validate features. Features on disk are not read."""
     if not hasattr(Z, "shape") or (isinstance(Z, np.ndarray | np.generic) and not isinstance(Z, np.memmap)):
         return check_data(Z, name, owner)
     if len(Z.shape) != 2 or 0 in Z.shape:
         raise ValueError(message(owner, name, "features of shape (n_rows, n_components)", Z))
     if not getattr(Z, "complete", True):
-        remedy = "Call transform with the same rows and folder again: it goes on where it was killed."
+        remedy = "Call transform with the same rows and folder again: it resumes where it stopped."
         raise ValueError(message(owner, name, "complete features", Z, remedy))
     return Z
 
 
 def _blocks(features: Any, size: int) -> Iterator[tuple[int, Any]]:
-    """Yield the index of the first of some rows, and these."""
+    """Yield blocks of rows, each with the index of its first row."""
     whole = hasattr(features, "__getitem__")
     parts: Any = [features] if whole else features
     start = 0

@@ -1,8 +1,8 @@
-"""Real data sets by name: from files if there are any, else as scikit-learn can get them.
+"""Real data sets by name, from local files or downloaded by scikit-learn.
 
-Each data set is one or a few ``.npz`` files, looked for in `data_home` and in the folder that the environment variable
-``NTKIT_DATA`` names. Some can also be downloaded, by scikit-learn; of others the file of the UCI archive is read. The
-rest cannot be had through ntkit: the error says where the original is, and which arrays to save.
+Each data set consists of ``.npz`` files in `data_home` or in the folder that the environment variable ``NTKIT_DATA``
+names. scikit-learn can download some data sets. For others, the original file from the UCI archive also works. For the
+rest, the error message says where to find the original data and which arrays to save.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ _MUSHROOM = (
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A data set, as :func:`load_dataset` returns it.
+    """A data set returned by :func:`load_dataset`.
 
     Attributes
     ----------
     name : str
     X : ndarray of shape (n_samples, n_features) or (n_samples, height, width, channels)
-        Raw values, not scaled: float32 for tables, float64 for points of the sphere, uint8 for images.
+        Raw, unscaled values: float32 for tables, float64 for points on the sphere, uint8 for images.
     y : ndarray of shape (n_samples,)
         float64 for regression, int64 for classification.
     task : {"regression", "classification"}
     target_name : str
     X_test, y_test : ndarray or None
-        The test part, where there is a customary one; X and y then are the training part.
+        Test set, if the data set has a standard split; X and y are then the training set.
     feature_names : tuple of str or None
-        Names of the columns; None for images.
+        Column names; None for images.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class Dataset:
 
 
 def dataset_names() -> tuple[str, ...]:
-    """Names that :func:`load_dataset` knows.
+    """Return the names that :func:`load_dataset` accepts.
 
     Returns
     -------
@@ -98,49 +98,55 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
     """Load a real data set.
 
     ==================  ==============  ==============  ========  =====================================================
-    name                task            rows × columns  from      what
+    name                task            rows × columns  from      content
     ==================  ==============  ==============  ========  =====================================================
     abalone             regression      4177 × 10       download  rings of abalones; sex one-hot
-    airtemp             regression      126144 × 4      own file  monthly air temperature (°C): point of sphere, month
+    airtemp             regression      126144 × 4      own file  monthly air temperature (°C): point on sphere, month
     california_housing  regression      20640 × 8       download  house values in 100 000 USD, 1990 census
     cifar10             classification  50000 + 10000   download  images 32 × 32 × 3
     connect4            classification  67557 × 126     own file  positions of Connect-4, one-hot; draw, loss, win
-    ct_slices           regression      53500 × 384     UCI file  place of CT slices along the body, by histograms
-    digits              classification  1797 × 64       bundled   scikit-learn's small digits, 8 × 8, flat
-    elevation           regression      583200 × 3      own file  height or depth (m) at points of the sphere
+    ct_slices           regression      53500 × 384     UCI file  position of CT slices in the body, from histograms
+    digits              classification  1797 × 64       bundled   scikit-learn's 8 × 8 digits, flattened
+    elevation           regression      583200 × 3      own file  height or depth (m) at points on the sphere
     magic04             classification  19020 × 10      download  gamma telescope; 0 gamma, 1 hadron
     mnist               classification  60000 + 10000   download  images 28 × 28 × 1
     mushroom            classification  8124 × 117      download  mushrooms, one-hot; 0 edible, 1 poisonous
-    pendigits           classification  7494 + 3498     own file  digits by 8 pen points
-    protein             regression      45730 × 9       UCI file  CASP: error (RMSD, Å) of predicted structures
+    pendigits           classification  7494 + 3498     own file  handwritten digits: 8 points of the pen
+    protein             regression      45730 × 9       UCI file  CASP: RMSD (Å) of predicted protein structures
     shuttle             classification  43500 + 14500   own file  Statlog shuttle, classes 1 to 7
-    workloads           regression      ≤ 200000 × 6    UCI file  range queries of crimes: average by place, count, sum
-    year                regression      463715 + 51630  UCI file  YearPredictionMSD: year of songs from 90 timbres
-    year_subset         regression      5000 + 2000     own file  a random part of YearPredictionMSD
+    workloads           regression      ≤ 200000 × 6    UCI file  crime range queries: average from place, count, sum
+    year                regression      463715 + 51630  UCI file  YearPredictionMSD: song year from 90 timbre values
+    year_subset         regression      5000 + 2000     own file  a random subset of YearPredictionMSD
     ==================  ==============  ==============  ========  =====================================================
 
-    "bundled": comes with scikit-learn. "download": scikit-learn downloads it. "UCI file": bring the file of the UCI
-    archive as it is. "own file": bring an ``.npz`` file that you make from the original; the error of a data set that
-    is not there says where the original is and which arrays the file must have. connect4 has the classes 0 draw, 1 loss
-    and 2 win of the first player.
+    "bundled": included in scikit-learn. "download": scikit-learn downloads it. "UCI file": provide the original file
+    from the UCI archive. "own file": provide an ``.npz`` file made from the original data; if it is missing, the error
+    message says where to find the original and which arrays the file must have. The classes of connect4 are 0 draw,
+    1 loss and 2 win, for the first player.
 
-    Points of the sphere are unit vectors (cos φ cos λ, cos φ sin λ, sin φ) of the cells of a grid of latitudes φ and
-    longitudes λ, which crowd at the poles: for a uniform sample draw rows with probability ∝ cos φ = √(x² + y²).
+    Points on the sphere are unit vectors (cos φ cos λ, cos φ sin λ, sin φ), one for each cell of a grid of latitudes φ
+    and longitudes λ. The grid is denser near the poles: for a uniform sample, draw rows with probability
+    ∝ cos φ = √(x² + y²).
 
-    Four are read as the UCI archive has them, plain or zipped: ct_slices from slice_localization_data.csv, without the
-    number of the patient; protein from CASP.csv; workloads from Range-Queries-Aggregates.csv, where avg is the target,
-    rows without one are dropped and of equal rows the first is kept; year from YearPredictionMSD.txt, whose last 51630
-    rows are the test part. An ``.npz`` file (uci_protein.npz, else of the same name), arrays as a :class:`Dataset` has,
-    comes first.
+    Four data sets are read from the original UCI files, plain or zipped:
+
+    - ct_slices from slice_localization_data.csv, without the patient number;
+    - protein from CASP.csv;
+    - workloads from Range-Queries-Aggregates.csv. The target is avg; rows without a target and duplicate rows are
+      dropped;
+    - year from YearPredictionMSD.txt, whose last 51630 rows are the test set.
+
+    An ``.npz`` file with the arrays of a :class:`Dataset` takes precedence. It has the same name (uci_protein.npz for
+    protein).
 
     Parameters
     ----------
     name : str
         One of :func:`dataset_names`.
     data_home : path, optional
-        Folder with the files. The next places are the folder that the environment variable ``NTKIT_DATA`` names and,
-        for abalone, california_housing, cifar10, magic04, mnist and mushroom, a download by scikit-learn, which keeps
-        what it gets in `data_home` (None: its own default). digits comes with scikit-learn.
+        Folder with the files. Next, the folder named by the environment variable ``NTKIT_DATA`` is searched. Then
+        scikit-learn downloads abalone, california_housing, cifar10, magic04, mnist and mushroom into `data_home`
+        (None: its own default folder). digits is included in scikit-learn.
 
     Returns
     -------
@@ -149,9 +155,9 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
     Raises
     ------
     FileNotFoundError
-        If the data set is in none of these places; the message says what to do.
+        If the data set is not found; the message says what to do.
     ValueError
-        If a file is there, but broken.
+        If a file is damaged.
 
     Examples
     --------
@@ -168,14 +174,15 @@ def load_dataset(name: str, *, data_home: str | os.PathLike[str] | None = None) 
             try:
                 return _build(name, source, _read(paths))
             except KeyError as error:
-                raise ValueError(f"{', '.join(map(str, paths))}: no array {error} there. Get it anew.") from error
+                files = ", ".join(map(str, paths))
+                raise ValueError(f"{files}: there is no array {error}. Download the file again.") from error
         if source.table is not None and (path := _table_path(folder, source.table)) is not None:
             return _build(name, source, source.table.arrange(_read_table(path, source.table)))
     if source.fetch is None:
         raise FileNotFoundError(_missing(name, source, folders))
     try:
         arrays = source.fetch(None if data_home is None else os.fspath(data_home))
-    except (ImportError, OSError, ValueError) as error:  # scikit-learn's own errors of downloads are among these
+    except (ImportError, OSError, ValueError) as error:  # includes scikit-learn's download errors
         raise FileNotFoundError(_missing(name, source, folders, error)) from error
     return _build(name, source, arrays)
 
@@ -184,40 +191,43 @@ def _missing(name: str, source: _Source, folders: Sequence[Path], error: Excepti
     looked_for, table, origin = ", ".join(source.files), source.table, _ORIGINS.get(name)
     files = "the files"
     if table is not None:
-        looked_for += f", {table.file} and, with it inside, {' and '.join(table.archives)}"
-        remedy = f"It cannot be downloaded from here. Get it from {table.page}"
-        files = "the file as it is"
+        looked_for += f", {table.file}, and archives that contain it ({', '.join(table.archives)})"
+        remedy = f"ntkit cannot download it. Download it from {table.page}"
+        files = "the original file"
     elif origin is not None:
         remedy = (
-            f"It cannot be downloaded from here. Get {origin.files} from {origin.page}, and save {source.files[0]} by "
-            f"numpy.savez with {origin.arrays}"
+            f"ntkit cannot download it. Download {origin.files} from {origin.page}, and save {source.files[0]} with "
+            f"numpy.savez, with {origin.arrays}"
         )
         files = "that file"
     else:
-        remedy = f"Downloading it failed, too ({type(error).__name__}: {error}). Try again with access to the internet"
-    places = " and in ".join(str(folder) for folder in folders) or "no folder, as none was given"
+        remedy = f"Downloading it failed, too ({type(error).__name__}: {error}). Try again with internet access"
+    places = " and in ".join(str(folder) for folder in folders) or "no folder, because none was given"
     return (
         f"The data set {name!r} was not found: looked for {looked_for} in {places}. {remedy}. Put {files} into a "
-        "folder, and name it by data_home=… or the environment variable NTKIT_DATA."
+        "folder, and pass the folder as data_home=… or in the environment variable NTKIT_DATA."
     )
 
 
 def _read(paths: Sequence[Path]) -> Arrays:
-    """All arrays of the files; parts of one name are put one after the other."""
+    """Read all arrays of the files; arrays of the same name are concatenated."""
     parts: dict[str, list[np.ndarray]] = {}
     for path in paths:
         try:
-            # The stream is closed here: NumPy leaves that of a broken archive open.
+            # Close the stream here: NumPy leaves the stream of a broken archive open.
             with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
                 for key in file.files:
                     parts.setdefault(key, []).append(file[key])
         except (ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise ValueError(f"{path} is no .npz file of plain arrays ({error}). Get it anew.") from error
+            raise ValueError(f"{path} is not an .npz file of plain arrays ({error}). Download it again.") from error
     return {key: arrays[0] if len(arrays) == 1 else np.concatenate(arrays) for key, arrays in parts.items()}
 
 
 def _table_path(folder: Path, table: _Table) -> Path | None:
-    """File of the table, or the archive that holds it: names such as datasets.zip are common."""
+    """Return the file of the table, or an archive that contains it, or None.
+
+    Archives are opened to check, because names such as datasets.zip are common.
+    """
     if (folder / table.file).is_file():
         return folder / table.file
     archives = (folder / file for file in table.archives)
@@ -229,7 +239,7 @@ def _may_hold(path: Path, table: _Table) -> bool:
         with zipfile.ZipFile(path) as archive:
             return bool(_members(archive, table))
     except zipfile.BadZipFile:
-        return True  # reading it tells what is wrong
+        return True  # reading it will raise an error that says what is wrong
 
 
 def _members(archive: zipfile.ZipFile, table: _Table) -> list[str]:
@@ -237,7 +247,7 @@ def _members(archive: zipfile.ZipFile, table: _Table) -> list[str]:
 
 
 def _read_table(path: Path, table: _Table) -> np.ndarray:
-    """Rows of a table of the UCI archive; missing targets are NaN."""
+    """Read the rows of a table from the UCI archive; missing targets become NaN."""
     try:
         if path.suffix != ".zip":
             with path.open("rb") as stream:
@@ -246,9 +256,9 @@ def _read_table(path: Path, table: _Table) -> np.ndarray:
             with zipfile.ZipFile(path) as archive, archive.open(_members(archive, table)[0]) as stream:
                 rows = _read_numbers(stream, table)
         _check_rows(rows, table)
-    # damaged in one way or another; RuntimeError: encrypted, or compressed in a way that is not known
+    # All kinds of damage. RuntimeError: encrypted, or an unknown compression.
     except (ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
-        raise ValueError(f"{path} is not the file that {table.page} has ({error}). Get it anew.") from error
+        raise ValueError(f"{path} is not the file from {table.page} ({error}). Download it again.") from error
     return rows
 
 
@@ -257,17 +267,17 @@ def _read_numbers(stream: IO[bytes], table: _Table) -> np.ndarray:
     if table.gaps:
         converters = {-1: lambda text: float("nan" if text in ("", "NA") else text)}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*input contained no data")  # an error of ours follows
+        warnings.filterwarnings("ignore", ".*input contained no data")  # _check_rows raises an error
         return np.loadtxt(stream, delimiter=",", skiprows=int(table.header), converters=converters, ndmin=2)
 
 
 def _check_rows(rows: np.ndarray, table: _Table) -> None:
     if np.isnan(rows).any(axis=1).all():
-        raise ValueError("no row without gaps")
+        raise ValueError("no complete row")
     if rows.shape[1] != table.n_columns:
-        raise ValueError(f"{rows.shape[1]} columns where {table.n_columns} were expected")
+        raise ValueError(f"{rows.shape[1]} columns instead of {table.n_columns}")
     if table.n_rows is not None and len(rows) != table.n_rows:
-        raise ValueError(f"{len(rows)} rows where {table.n_rows} were expected")
+        raise ValueError(f"{len(rows)} rows instead of {table.n_rows}")
 
 
 def _build(name: str, source: _Source, arrays: Arrays) -> Dataset:
@@ -293,7 +303,7 @@ def _build(name: str, source: _Source, arrays: Arrays) -> Dataset:
     )
 
 
-# What files hold, made rows.
+# Functions that turn the arrays of files into rows.
 
 
 def _one_hot_squares(arrays: Arrays) -> Arrays:
@@ -306,7 +316,7 @@ def _add_channel(arrays: Arrays) -> Arrays:
 
 
 def _sphere_points(arrays: Arrays) -> Arrays:
-    """Rows of a grid value[…, latitude, longitude]: the point, and the month where there are several."""
+    """Make rows from a grid value[…, latitude, longitude]: the point on the sphere and, if present, the month."""
     angles = (np.deg2rad(arrays[key].astype(np.float64)) for key in ("lat", "lon"))
     lat, lon = np.meshgrid(*angles, indexing="ij")
     points = np.stack([np.cos(lat) * np.cos(lon), np.cos(lat) * np.sin(lon), np.sin(lat)], axis=2).reshape(-1, 3)
@@ -321,7 +331,7 @@ def _slices(rows: np.ndarray) -> Arrays:
 
 
 def _workloads(rows: np.ndarray) -> Arrays:
-    rows = rows[~np.isnan(rows).any(axis=1), 1:]  # the first column numbers the rows
+    rows = rows[~np.isnan(rows).any(axis=1), 1:]  # the first column is a row index
     rows = rows[np.sort(np.unique(rows, axis=0, return_index=True)[1])]
     return {"X": rows[:, :-1].astype(np.float32), "y": rows[:, -1]}
 
@@ -332,11 +342,11 @@ def _proteins(rows: np.ndarray) -> Arrays:
 
 def _years(rows: np.ndarray) -> Arrays:
     X, y = rows[:, 1:].astype(np.float32), rows[:, 0]
-    n = 463715  # no artist of the rows after these is among them
+    n = 463715  # no artist is in both parts
     return {"X_train": X[:n], "y_train": y[:n], "X_test": X[n:], "y_test": y[n:]}
 
 
-# What scikit-learn gets, in the form of the files.
+# Functions that download a data set with scikit-learn and return the same arrays as the files.
 
 
 def _fetch_digits(data_home: str | None) -> Arrays:  # noqa: ARG001
@@ -369,7 +379,7 @@ def _fetch_cifar(data_home: str | None) -> Arrays:
     images = np.ascontiguousarray(rows.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1))
     labels = y.astype(int).to_numpy()
     if images[0, 0, 0].tolist() != [59, 62, 63] or labels[50000:50010].tolist() != [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]:
-        raise ValueError("the images came in another order than the training and test batches have")
+        raise ValueError("the order of the images differs from the original training and test batches")
     return {"X_train": images[:50000], "y_train": labels[:50000], "X_test": images[50000:], "y_test": labels[50000:]}
 
 
@@ -383,7 +393,7 @@ def _fetch_abalone(data_home: str | None) -> Arrays:
 
 def _fetch_magic(data_home: str | None) -> Arrays:
     X, y = _open_ml("MagicTelescope", data_home)
-    X = X[[column for column in X.columns if column.startswith("f")]].to_numpy(np.float32)  # without numbers of rows
+    X = X[[column for column in X.columns if column.startswith("f")]].to_numpy(np.float32)  # drop the row index
     _check_shape(X, (19020, 10))
     return {"X": X, "y": (y == "h").to_numpy()}
 
@@ -402,7 +412,7 @@ def _fetch_mushroom(data_home: str | None) -> Arrays:
 
 
 def _open_ml(name: str, data_home: str | None) -> tuple[Any, Any]:
-    """Data frame and target of the first version of a data set of OpenML."""
+    """Fetch the data frame and target of a data set from OpenML, version 1."""
     from sklearn.datasets import fetch_openml
 
     return fetch_openml(name, version=1, data_home=data_home, return_X_y=True, as_frame=True, parser="auto")
@@ -410,12 +420,12 @@ def _open_ml(name: str, data_home: str | None) -> tuple[Any, Any]:
 
 def _check_shape(X: np.ndarray, shape: tuple[int, ...]) -> None:
     if X.shape != shape:
-        raise ValueError(f"rows of shape {X.shape} came where {shape} were expected")
+        raise ValueError(f"the downloaded rows have shape {X.shape} instead of {shape}")
 
 
 @dataclass(frozen=True)
 class _Table:
-    """A text file of the UCI archive, the archives it comes in, and how its rows become arrays."""
+    """A text file of the UCI archive, the zip archives that contain it, and a function that arranges its rows."""
 
     file: str
     archives: tuple[str, ...]
@@ -423,13 +433,13 @@ class _Table:
     n_columns: int
     header: bool
     arrange: Callable[[np.ndarray], Arrays]
-    n_rows: int | None = None  # a download cut short has fewer
-    gaps: bool = False  # whether values of the last column may be missing
+    n_rows: int | None = None  # detects truncated downloads
+    gaps: bool = False  # whether the last column may have missing values
 
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where a data set that ntkit cannot get comes from, and what its ``.npz`` file must have."""
+    """Origin of a data set that ntkit cannot download, and the arrays that its ``.npz`` file must have."""
 
     page: str
     files: str
@@ -438,7 +448,7 @@ class _Origin:
 
 @dataclass(frozen=True)
 class _Source:
-    """Files of a data set, what they mean, and where else it can be had."""
+    """Files of a data set, how to interpret them, and other ways to get the data."""
 
     files: tuple[str, ...]
     task: str
@@ -522,7 +532,7 @@ _ORIGINS = {
         "https://archive.ics.uci.edu/dataset/203",
         "YearPredictionMSD.txt",
         "X_train (5000, 90), y_train, X_test (2000, 90) and y_test, drawn at random from its first 463715 rows; the "
-        "year is the first column (which rows our results used is not known; the data set 'year' has all of them)",
+        "year is the first column (the rows used for our results are not recorded; the data set 'year' has all rows)",
     ),
 }
 _SOURCES = {

@@ -1,4 +1,4 @@
-"""How good an approximation of a kernel is: relative, spectral and projection-cost errors, sizes to choose."""
+"""Error measures for kernel approximations (relative, spectral, projection cost), and suggested sizes."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["kernel_error", "projection_cost_error", "spectral_error", "statistical_dimension", "suggest_n_components"]
 
-_SEEDS = 5  # maps tried for each size
-_STEPS = 100  # at most; a handful is the rule
-_PER_LANDMARK = 8  # rows to choose each landmark from, where a map chooses them
-_NOTHING = 1e-14  # of the largest eigenvalue for every row: rounding
+_N_SEEDS = 5  # maps tried for each size
+_MAX_STEPS = 100  # of Dinkelbach's iteration, which usually takes a handful
+_ROWS_PER_LANDMARK = 8  # rows to choose each landmark from, for maps that choose landmarks
+_EIGENVALUE_NOISE = 1e-14  # rounding error of an eigenvalue, relative to n_rows times the largest eigenvalue
 
 
 def kernel_error(
@@ -32,20 +32,20 @@ def kernel_error(
     random_state: RandomState = None,
     **kernel_params: Any,
 ) -> float:
-    """Relative error ‖Z Zᵀ − K‖_F / ‖K‖_F of a fitted feature map on a sample of rows.
+    """Compute the relative error ‖Z Zᵀ − K‖_F / ‖K‖_F of a fitted feature map on a sample of rows.
 
     Parameters
     ----------
     feature_map : transformer
-        A fitted map: one of ntkit, or any other with `kernel` given.
+        A fitted feature map of ntkit, or any other transformer if `kernel` is given.
     X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features), or images of shape \
             (n_images, height, width, channels) for maps that take them
     kernel : str, network or callable, optional
-        The exact kernel, as :func:`ntkit.kernels.gram` takes it; by default the one that a map of ntkit is for.
+        The exact kernel, as in :func:`ntkit.kernels.gram`; by default the kernel that an ntkit map approximates.
     n_samples : int, default=1000
-        Rows drawn from X without replacement; all if X has no more.
+        Rows drawn from X without replacement; all rows if X has fewer.
     random_state : None, int, RandomState or Generator
-        Draws the sample.
+        Seed of the sample.
     **kernel_params
         Parameters of `kernel`.
 
@@ -73,11 +73,12 @@ def kernel_error(
 
 
 def projection_cost_error(K: Any, Z: Any, rank: int) -> float:
-    """Smallest ε with 1 − ε ≤ tr(Z Zᵀ − P Z Zᵀ P) / tr(K − P K P) ≤ 1 + ε for all orthonormal projections P of a rank.
+    """Compute the smallest ε with 1 − ε ≤ tr(Z Zᵀ − P Z Zᵀ P) / tr(K − P K P) ≤ 1 + ε for all projections P of a rank.
 
-    It bounds what principal components and k-means in feature space lose against those of the kernel: the best P for
-    Z Zᵀ has at most (1 + ε)/(1 − ε) times the least cost for K (for ε < 1). Theorem 10 of [1]_ says how many random
-    Gegenbauer features it takes; it is a measure for any features.
+    P ranges over the orthogonal projections of rank `rank`. The error bounds how much principal components and k-means
+    lose when they use the features instead of the kernel: for ε < 1, the best P for Z Zᵀ costs at most (1 + ε)/(1 − ε)
+    times the least cost for K. Theorem 10 of [1]_ bounds the number of random Gegenbauer features for a given ε. The
+    measure applies to any features.
 
     Parameters
     ----------
@@ -86,8 +87,8 @@ def projection_cost_error(K: Any, Z: Any, rank: int) -> float:
     Z : array of shape (n, m)
         Features.
     rank : int
-        Rank r of P, from 1 to n − 1 and less than the rank of K: such a P leaves nothing of K otherwise. For k-means
-        it is the number of clusters.
+        Rank r of P, from 1 to n − 1 and less than the rank of K; otherwise some P makes tr(K − P K P) zero. For
+        k-means, it is the number of clusters.
 
     Returns
     -------
@@ -95,10 +96,10 @@ def projection_cost_error(K: Any, Z: Any, rank: int) -> float:
 
     Notes
     -----
-    Exact, over all P: the ratio is tr(QA)/tr(QK) with A = Z Zᵀ, Q = I − P, and for any θ the largest tr(Q(A − θK)) is
-    the sum of the n − r largest eigenvalues of A − θK. Dinkelbach's iteration θ ← tr(QA)/tr(QK) with that Q ends,
-    quadratically fast, at the largest ratio; with the smallest eigenvalues at the smallest one. Each step is an
-    eigendecomposition, O(n³).
+    The result is exact over all P. The ratio is tr(QA)/tr(QK) with A = Z Zᵀ and Q = I − P. For any θ, the largest
+    tr(Q(A − θK)) is the sum of the n − r largest eigenvalues of A − θK. Dinkelbach's iteration [2]_, θ ← tr(QA)/tr(QK)
+    with the maximizing Q, converges quadratically to the largest ratio; with the smallest eigenvalues, it converges to
+    the smallest ratio. Each step is an eigendecomposition, O(n³).
 
     References
     ----------
@@ -116,24 +117,25 @@ def projection_cost_error(K: Any, Z: Any, rank: int) -> float:
     name = "projection_cost_error"
     K, Z = checked_matrix_and_features(K, Z, name)
     if K.shape[0] == 1:
-        raise ValueError(message(name, "K", "of two rows at least: no projection of one is of rank 1 to n − 1", K))
+        raise ValueError(message(name, "K", "a matrix with at least two rows, for ranks from 1 to n − 1", K))
     rank = check_int(rank, "rank", name, minimum=1, maximum=K.shape[0] - 1)
     xp: Any = _array.namespace(K, Z)
     eigenvalues = _spectrum(K, name)
-    least = float(xp.sum(eigenvalues[: K.shape[0] - rank]))  # the smallest tr(K − P K P)
-    if least <= _NOTHING * K.shape[0] * float(eigenvalues[-1]):
-        rule = f"less than the rank of K, {int(xp.sum(eigenvalues > _NOTHING * K.shape[0] * float(eigenvalues[-1])))}"
-        raise ValueError(message(name, "rank", rule, rank, "Some P leaves nothing of K to compare with."))
+    least_cost = float(xp.sum(eigenvalues[: K.shape[0] - rank]))  # the smallest tr(K − P K P)
+    noise = _EIGENVALUE_NOISE * K.shape[0] * float(eigenvalues[-1])
+    if least_cost <= noise:
+        rule = f"less than the rank of K, {int(xp.sum(eigenvalues > noise))}"
+        raise ValueError(message(name, "rank", rule, rank, "Otherwise some P makes tr(K − P K P) zero."))
     A = xp.matmul(Z, xp.matrix_transpose(Z))
-    kept = (slice(rank, None), slice(None, K.shape[0] - rank))  # eigenvectors of the largest, of the smallest ratio
+    kept = (slice(rank, None), slice(None, K.shape[0] - rank))  # eigenvectors for the largest and smallest ratio
     return max(abs(_extreme_ratio(A, K, columns) - 1) for columns in kept)
 
 
 def spectral_error(K: Any, Z: Any, lam: float) -> float:
-    """Smallest ε with (1 − ε)(K + λI) ⪯ Z Zᵀ + λI ⪯ (1 + ε)(K + λI).
+    """Compute the smallest ε with (1 − ε)(K + λI) ⪯ Z Zᵀ + λI ⪯ (1 + ε)(K + λI).
 
-    It bounds what ridge regression with penalty λ loses when K is replaced by Z Zᵀ: predictions and risk change by a
-    factor of at most about (1 + ε)/(1 − ε) (for ε < 1).
+    It bounds how much ridge regression with penalty λ loses when Z Zᵀ replaces K: for ε < 1, predictions and risk
+    change by a factor of at most about (1 + ε)/(1 − ε).
 
     Parameters
     ----------
@@ -164,8 +166,8 @@ def spectral_error(K: Any, Z: Any, lam: float) -> float:
         root = xp.linalg.cholesky(K + lam * eye)
     except Exception as error:
         raise ValueError(
-            f"K + λI must be positive definite. With lam={lam} it is not; K is no kernel matrix, or λ lies below its "
-            "rounding errors: take a larger one."
+            f"K + λI must be positive definite. With lam={lam} it is not. Either K is not a kernel matrix, or lam is "
+            "below the rounding errors of K and must be larger."
         ) from error
     half = xp.linalg.solve(root, xp.matmul(Z, xp.matrix_transpose(Z)) - K)
     whole = xp.linalg.solve(root, xp.matrix_transpose(half))
@@ -174,7 +176,7 @@ def spectral_error(K: Any, Z: Any, lam: float) -> float:
 
 
 def statistical_dimension(K: Any, lam: float) -> float:
-    """Statistical dimension s_λ = tr K (K + λI)⁻¹ = Σ μ_i / (μ_i + λ) over the eigenvalues of K.
+    """Compute the statistical dimension s_λ = tr K (K + λI)⁻¹ = Σ μ_i / (μ_i + λ), with μ_i the eigenvalues of K.
 
     Parameters
     ----------
@@ -211,9 +213,9 @@ def suggest_n_components(
     maximum: int = 65536,
     random_state: RandomState = 0,
 ) -> int:
-    """Number of components that a map of ntkit needs for a relative error on your own rows.
+    """Find the number of components that a feature map needs to reach a relative error on your rows.
 
-    This is the method of the same name of every map, :meth:`ntkit.NTKFeatures.suggest_n_components`; see there.
+    Every map has this function as a method; :meth:`ntkit.NTKFeatures.suggest_n_components` documents the parameters.
 
     Examples
     --------
@@ -234,17 +236,17 @@ def suggest_n_components(
     if feature_map.learns_from_rows:
         rows, others = _split(X, n_samples, seed, owner)
     K = None
-    tried = (0, np.inf)
+    previous = (0, np.inf)  # number of components and error
     m = min(32, maximum)
     while True:
         errors = []
-        for i in range(_SEEDS):
+        for i in range(_N_SEEDS):
             trial = feature_map.resized(m, random_state=int_seed(keyed(seed, "map", i)))
-            seen = rows
+            training = rows
             if others is not None:
-                seen = sample_rows(others, max(_PER_LANDMARK * m, n_samples), keyed(seed, i), owner)
-            Z = trial.fit(seen).transform(rows)
-            if K is None or others is not None:  # other rows may have another length scale
+                training = sample_rows(others, max(_ROWS_PER_LANDMARK * m, n_samples), keyed(seed, i), owner)
+            Z = trial.fit(training).transform(rows)
+            if K is None or others is not None:  # the length scale may depend on the training rows
                 K = trial.exact_kernel(rows)
             errors.append(relative_error(K, as_plain_rows(Z)))
         error = float(np.sqrt(np.mean(np.square(errors))))
@@ -254,14 +256,15 @@ def suggest_n_components(
             remedy = "Raise `maximum`" if m == maximum else "Give more rows"
             raise ValueError(
                 f"{name} reaches a relative error of {error:.3g} on these rows with {m} components; "
-                f"target_error={target:g} takes more. {remedy}, or accept a larger error."
+                f"target_error={target:g} needs more. {remedy}, or accept a larger error."
             )
-        tried = (m, error)
+        previous = (m, error)
         m = min(2 * m, maximum)
-    if not tried[0] or error == 0:
+    last_m, last_error = previous
+    if not last_m or error == 0:
         return m
-    rate = np.log(tried[1] / error) / np.log(m / tried[0])
-    return min(max(int(np.ceil(tried[0] * (tried[1] / target) ** (1 / rate))), tried[0] + 1), m)
+    rate = np.log(last_error / error) / np.log(m / last_m)
+    return min(max(int(np.ceil(last_m * (last_error / target) ** (1 / rate))), last_m + 1), m)
 
 
 def int_seed(seed: np.random.SeedSequence) -> int:
@@ -277,27 +280,27 @@ def relative_error(K: Array, Z: Array) -> float:
 
 
 def exact_kernel_of(feature_map: Any, rows: Any, kernel: Any, kernel_params: dict[str, Any], owner: str) -> Array:
-    """Kernel matrix of `rows`: of `kernel`, or of the kernel that a map of ntkit is for."""
+    """Compute the kernel matrix of `rows` for `kernel`, or for the kernel that an ntkit map approximates."""
     if kernel is not None:
         from ntkit.kernels import gram
 
         return gram(kernel, as_plain_rows(rows), **kernel_params)
     if not hasattr(feature_map, "exact_kernel"):
         name = type(feature_map).__name__
-        rule = f"given (a name such as 'ntk', a network or a function) for {name}, which is not ntkit's"
+        rule = f"given (a name such as 'ntk', a network or a function) for {name}, which is not a map of ntkit"
         raise TypeError(message(owner, "kernel", rule, kernel))
     if kernel_params:
-        raise TypeError(f"{owner} got parameters {sorted(kernel_params)} of a kernel, but no kernel=….")
+        raise TypeError(f"{owner} got kernel parameters {sorted(kernel_params)}, but no kernel. Pass kernel=…, too.")
     return feature_map.exact_kernel(rows)
 
 
 def as_plain_rows(rows: Any) -> Any:
-    """Rows as an array: of a data frame its values."""
+    """Return the values of a data frame; return other rows unchanged."""
     return rows.to_numpy() if hasattr(rows, "to_numpy") else rows
 
 
 def sample_rows(X: Any, n_samples: int, seed: np.random.SeedSequence, owner: str) -> Any:
-    """Some rows of X, in order, in the container of X."""
+    """Sample rows of X. They keep their order and the type of X."""
     n_samples = check_int(n_samples, "n_samples", owner, minimum=1)
     if not hasattr(X, "shape"):
         X = np.asarray(X)
@@ -307,18 +310,18 @@ def sample_rows(X: Any, n_samples: int, seed: np.random.SeedSequence, owner: str
 
 
 def _split(X: Any, n_samples: int, seed: np.random.SeedSequence, owner: str) -> tuple[Any, Any]:
-    """Some rows of X, half of them at most, and all others."""
+    """Split X at random into a sample, at most half of the rows, and the other rows."""
     n_samples = check_int(n_samples, "n_samples", owner, minimum=1)
     X = X if hasattr(X, "shape") else np.asarray(X)
     if X.shape[0] < 2:
-        raise ValueError(message(owner, "X", "two rows at least: some to fit the map on, some to measure it on", X))
+        raise ValueError(message(owner, "X", "at least two rows: some to fit the map, some to measure its error", X))
     order = generator(seed, "split").permutation(X.shape[0])
     n_samples = min(n_samples, X.shape[0] // 2)
     return _take(X, np.sort(order[:n_samples])), _take(X, np.sort(order[n_samples:]))
 
 
 def _take(X: Any, chosen: np.ndarray) -> Any:
-    """Rows of X in its own container."""
+    """Return rows of X with the same type as X."""
     if hasattr(X, "iloc"):
         return X.iloc[chosen]
     if _array.is_torch(X):
@@ -340,7 +343,7 @@ def _kernel_matrix(K: Any, owner: str) -> Array:
     top = float(xp.max(xp.abs(K)))
     if float(xp.max(xp.abs(K - transposed))) > 1e-6 * top:
         raise ValueError(
-            f"The 'K' parameter of {owner} must be symmetric, as kernel matrices are. Got one that is not."
+            f"The 'K' parameter of {owner} must be symmetric, as kernel matrices are. Got an asymmetric one instead."
         )
     return 0.5 * (K + transposed)
 
@@ -349,31 +352,34 @@ def checked_matrix_and_features(K: Any, Z: Any, owner: str) -> tuple[Array, Arra
     K = _kernel_matrix(K, owner)
     Z = check_data(Z, "Z", owner)
     if Z.shape[0] != K.shape[0]:
-        raise ValueError(message(owner, "Z", f"an array of {K.shape[0]} rows, as K has", Z))
+        raise ValueError(message(owner, "Z", f"an array of {K.shape[0]} rows, like K", Z))
     check_same_library(K, Z, owner, "K and Z")
     return K, _array.widen(Z)
 
 
 def _spectrum(K: Array, owner: str) -> Array:
-    """Eigenvalues in increasing order, those that rounding made negative as zeros."""
+    """Return the eigenvalues in increasing order. Eigenvalues that rounding made negative become zero."""
     xp: Any = _array.namespace(K)
     eigenvalues = xp.linalg.eigvalsh(K)
-    least = float(xp.min(eigenvalues))
-    if least < -1e-6 * float(xp.max(xp.abs(eigenvalues))):
+    smallest = float(xp.min(eigenvalues))
+    if smallest < -1e-6 * float(xp.max(xp.abs(eigenvalues))):
         raise ValueError(
             f"The 'K' parameter of {owner} must be positive semidefinite, as kernel matrices are. Got one with the "
-            f"eigenvalue {least:.3g}."
+            f"eigenvalue {smallest:.3g} instead."
         )
     return xp.where(eigenvalues > 0, eigenvalues, xp.zeros_like(eigenvalues))
 
 
 def _extreme_ratio(A: Array, K: Array, columns: slice) -> float:
-    """Largest or smallest tr(QA)/tr(QK), Q made of those eigenvectors of A − θK, by increasing eigenvalue."""
+    """Maximize or minimize tr(QA)/tr(QK) by Dinkelbach's iteration.
+
+    Q projects on the eigenvectors `columns` of A − θK, in order of increasing eigenvalues.
+    """
     xp: Any = _array.namespace(A, K)
     ratio = 1.0
-    for _ in range(_STEPS):
+    for _ in range(_MAX_STEPS):
         vectors = xp.linalg.eigh(A - ratio * K)[1][:, columns]
-        before, ratio = ratio, float(xp.sum(vectors * xp.matmul(A, vectors)) / xp.sum(vectors * xp.matmul(K, vectors)))
-        if abs(ratio - before) <= 1e-12 * ratio:
+        old, ratio = ratio, float(xp.sum(vectors * xp.matmul(A, vectors)) / xp.sum(vectors * xp.matmul(K, vectors)))
+        if abs(ratio - old) <= 1e-12 * ratio:
             break
     return ratio

@@ -1,8 +1,8 @@
-"""Dask: rows are mapped and reduced to their statistics where they are. The only module that imports Dask.
+"""Dask support: map and reduce rows on the workers that hold them. The only module that imports Dask.
 
-One round: every block of rows becomes statistics of a fixed size on a worker, these are added up in a tree, and the sum
-comes to the caller, who solves. Everything that workers hold is the result of a task, rows sent by the caller too, so
-that Dask computes again what is lost with a worker.
+A fit takes one round. A worker turns every block of rows into statistics of fixed size, these are added up in a tree,
+and the caller solves with the total. Everything on a worker is the result of a task, including rows sent by the caller,
+so Dask can recompute what is lost with a worker.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from ntkit.models._statistics import Statistics
 
 __all__ = ["first_rows", "map_rows"]
 
-_BLOCK_BYTES = 2**26  # of kernel values that a worker computes at a time, if they are not kept
-_SHARE = 0.5  # of the workers' memory that kernel values may take
+_BLOCK_BYTES = 2**26  # bytes of kernel values that a worker computes at a time if they are not kept
+_SHARE = 0.5  # kernel values are kept if they take at most this fraction of the workers' memory
 
-_PATIENCE = 60.0  # seconds without workers that end a computation, unless Dask's "no-workers-timeout" says otherwise
-_LOOK_EVERY = 1.0  # seconds between two looks at the workers
+_PATIENCE = 60.0  # seconds without workers before an error is raised, unless Dask's "no-workers-timeout" is set
+_POLL_SECONDS = 1.0  # interval between checks of the workers
 
 _FAN_IN = 4  # statistics added up by one task
-_FEWEST_ROWS, _MOST_ROWS = 8192, 131072  # of a task: its result is as large as 2 m rows of float32 features
+_FEWEST_ROWS, _MOST_ROWS = 8192, 131072  # rows per task; its result is as large as 2 m rows of float32 features
 
 
 def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None, dtype: Any = None) -> Any:
-    """Apply a function of rows to every block of a Dask array or data frame; the row chunks stay what they are.
+    """Apply a function to every block of rows of a Dask array or data frame. The row chunks do not change.
 
     Parameters
     ----------
     function : callable
-        From rows, or images (n, height, width, channels), to an array with as many rows.
+        Maps rows, or images (n, height, width, channels), to an array with the same number of rows.
     X : Dask array or data frame
         Chunked along the rows only.
     n_columns : int or None
-        Columns of the result; None: it has one axis.
+        Number of columns of the result; None if the result has one axis.
     dtype : dtype, optional
-        Of the result; by default that of features: float32 if X is float32, else float64; of images their own if it
-        is a floating one, and float32 for whole numbers of 8 or 16 bits.
+        Dtype of the result. By default float32 if X is float32, else float64. Floating-point images keep their dtype;
+        images of 8- or 16-bit integers give float32.
 
     Returns
     -------
@@ -73,7 +73,7 @@ def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None,
     shape = (0,) if n_columns is None else (0, n_columns)
     dtype = _floating(blocks) if dtype is None else dtype
     meta = np.empty(shape, dtype=dtype)
-    function = _OfRows(function, meta)
+    function = _BlockFunction(function, meta)
     if _is_frame(blocks):
         return blocks.map_partitions(function, meta=meta)
     if n_columns is None:
@@ -82,23 +82,24 @@ def map_rows(function: Callable[[Any], Array], X: Any, *, n_columns: int | None,
     return blocks.map_blocks(function, chunks=chunks, drop_axis=list(range(2, blocks.ndim)), dtype=dtype, meta=meta)
 
 
-class _OfRows:
-    """A function of rows that knows what becomes of none; sent to the workers."""
+class _BlockFunction:
+    """A function of rows that returns `empty` for an empty block; sent to the workers."""
 
     def __init__(self, function: Callable[[Any], Array], empty: np.ndarray):
         self.function, self.empty = function, empty
         self.__name__ = getattr(function, "__name__", type(function).__name__)  # for Dask's keys
 
-    def __call__(self, rows: Any, block_id: Any = None, partition_info: Any = None) -> Array:  # which, as Dask names it
+    # Dask passes the index of the block under these names, for arrays and for data frames.
+    def __call__(self, rows: Any, block_id: Any = None, partition_info: Any = None) -> Array:
         if not rows.shape[0]:
             return self.empty
-        with _errors_of(partition_info["number"] if partition_info else block_id[0]):
+        with _naming_block(partition_info["number"] if partition_info else block_id[0]):
             values = self.function(rows)
         return values.astype(self.empty.dtype, copy=False) if _array.is_numpy(values) else values
 
 
 def first_rows(X: Any) -> Any:
-    """Rows of the first block that has any, computed.
+    """Compute the rows of the first block that is not empty.
 
     Parameters
     ----------
@@ -119,11 +120,11 @@ def first_rows(X: Any) -> Any:
         (rows,) = compute(blocks.partitions[number])
         if rows.shape[0]:
             return rows
-    raise ValueError(f"A Dask collection without rows was given: {describe(X)}.")
+    raise ValueError(f"X must have rows, but the Dask collection is without rows: {describe(X)}.")
 
 
 def reduce_statistics(model: Any, X: Any, y: Any, sample_weight: Any) -> None:
-    """Fit the features of a model and give it the statistics of all rows."""
+    """Fit the features of a model, and set its statistics to the total over all rows."""
     from dask import delayed
 
     source = DaskSource(X, y, sample_weight, type(model).__name__)
@@ -138,7 +139,7 @@ def reduce_statistics(model: Any, X: Any, y: Any, sample_weight: Any) -> None:
 
 
 class DaskSource(Source):
-    """Blocks of a Dask array or data frame, with targets and weights in equal blocks."""
+    """Blocks of a Dask array or data frame, with targets and weights in the same blocks."""
 
     def __init__(self, X: Any, y: Any, sample_weight: Any, owner: str):
         if y is None:
@@ -156,13 +157,13 @@ class DaskSource(Source):
         )
 
     def blocks(self, n_rows: int) -> Iterator[Block]:
-        """Yield the blocks here, computed one at a time."""
+        """Yield the blocks in this process, computed one at a time."""
         for block in zip(self.X, self.y, self.weight, strict=True):
             X, y, weight = compute(*block)
             yield from as_arrays(X, y, weight, self.owner).blocks(n_rows)
 
     def first(self) -> Block:
-        """The first rows."""
+        """Return the first block that is not empty."""
         if self._first is None:
             for rows, weight in zip(self.X, self.weight, strict=True):
                 self._first = Block(*compute(rows, None, weight))
@@ -174,7 +175,7 @@ class DaskSource(Source):
         return self._first
 
     def sample(self, n_rows: int, seed: np.random.SeedSequence) -> Block:
-        """Random rows of all blocks, taken where these are; of blocks of unknown sizes equally many of each."""
+        """Draw random rows from all blocks, on the workers. If the sizes are unknown, draw equally from each block."""
         from dask import delayed
 
         sizes = self.sizes or [1] * len(self.X)
@@ -193,25 +194,25 @@ class DaskSource(Source):
         return Block(X, y, weight)
 
     def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:
-        """Fit a StandardScaler from moments of the blocks."""
+        """Fit a StandardScaler from the moments of the blocks."""
         from dask import delayed
         from sklearn.preprocessing import StandardScaler
 
         if not isinstance(step, StandardScaler):
             raise TypeError(
-                f"{type(step).__name__} cannot be fitted on a Dask collection here; StandardScaler and maps that "
-                "do not look at the data can. Fit it beforehand and pass it in sklearn.frozen.FrozenEstimator."
+                f"{type(step).__name__} cannot be fitted on a Dask collection; only StandardScaler and maps that do "
+                "not depend on the data can. Fit it beforehand and wrap it in sklearn.frozen.FrozenEstimator."
             )
-        step.fit(before(self.first().X))  # checks, names and types
+        step.fit(before(self.first().X))  # for its checks, column names and dtypes
         blocks = enumerate(zip(self.X, self.weight, strict=True))
         fitted = compute(*(delayed(_fit_scaler)(clone(step), before, *block, self.owner, i) for i, block in blocks))
         parts = [part for part in fitted if part is not None]
-        if parts:  # else all weights are 0, which the model will say
+        if parts:  # else all weights are 0, and the model raises an error
             _combine_scalers(step, parts)
         return True
 
     def groups(self) -> Iterator[tuple[list[Any], list[Any], list[Any], int, int]]:
-        """Neighbouring blocks that make enough rows for a task, the number of the first row and of the first block."""
+        """Yield groups of adjacent blocks with enough rows for a task, and the index of the first row and block."""
         chosen: list[int] = []
         start = rows = 0
         enough = _rows_per_task(self.n_rows or 0)
@@ -219,19 +220,20 @@ class DaskSource(Source):
             chosen.append(number)
             rows += self.sizes[number] if self.sizes else enough
             if rows >= enough or number == len(self.X) - 1:
-                # Without sizes every block gets row numbers of its own: the sample then depends on the blocks.
+                # If sizes are unknown, every block gets its own range of row indices; the sample then depends on the
+                # blocks.
                 first = start if self.sizes else number << 40
                 X, y, weight = ([values[i] for i in chosen] for values in (self.X, self.y, self.weight))
                 yield X, y, weight, first, chosen[0]
                 start, rows, chosen = start + rows, 0, []
 
     def _like_rows(self, values: Any, name: str, owner: str) -> list[Any]:
-        """Targets or weights in the blocks of the rows."""
+        """Split targets or weights into the blocks of the rows."""
         if not _array.is_dask(values):
             if self.sizes is None or not hasattr(values, "__len__") or len(values) != self.n_rows:
                 raise ValueError(
-                    f"{name} of {owner} must be a Dask collection with the blocks of X, or, where the sizes of these "
-                    f"are known, an array of {self.n_rows} values. Got {describe(values)}."
+                    f"{name} of {owner} must be a Dask collection with the blocks of X or, if the block sizes are "
+                    f"known, an array of {self.n_rows} values. Got {describe(values)} instead."
                 )
             ends = np.cumsum(self.sizes)
             return [take_rows(values, slice(end - size, end)) for size, end in zip(self.sizes, ends, strict=True)]
@@ -245,21 +247,21 @@ class DaskSource(Source):
         blocks = _delayed(_rows_together(values, name))
         if len(blocks) != len(self.X):
             raise ValueError(
-                f"X and {name} of {owner} must have equal blocks. Got {len(self.X)} and {len(blocks)} of them."
+                f"X and {name} of {owner} must have the same blocks. Got {len(self.X)} and {len(blocks)} blocks."
             )
         return blocks
 
 
 def _some_rows(X: Any, y: Any, weight: Any, count: int, number: int, seed: Any, owner: str) -> Any:
-    """Some random rows of a block, None if it has none."""
-    with _errors_of(number):
+    """Draw random rows of a block; return None if the block is empty."""
+    with _naming_block(number):
         source = as_arrays(X, y, weight, owner)
         rows = np.sort(generator(seed, number).permutation(source.n_rows or 0)[:count])
         return tuple(take_rows(values, rows) for values in (source.X, source.y, source.weight)) if len(rows) else None
 
 
 def _rows_per_task(n_rows: int) -> int:
-    """Rows that make four tasks for every thread, within bounds."""
+    """Return the rows per task: four tasks per thread, within bounds."""
     client = cluster()
     workers = {} if client is None else _workers(client)
     n_threads = sum(worker["nthreads"] for worker in workers.values()) or os.cpu_count() or 1
@@ -268,14 +270,14 @@ def _rows_per_task(n_rows: int) -> int:
 
 @dataclass
 class _Partial:
-    """Statistics of some rows, and what their targets are."""
+    """Statistics of some rows, and the encoding of their targets."""
 
     statistics: Statistics
     targets: Any
 
 
 class _Worker:
-    """Maps blocks of rows and adds up their statistics; sent to the workers."""
+    """Computes the statistics of blocks of rows; sent to the workers."""
 
     __name__ = "statistics"  # for Dask's keys
 
@@ -287,7 +289,7 @@ class _Worker:
         empty = model._statistics
         model._statistics, model._targets = Statistics(empty.n_components, 0, empty.sample.size), type(model)._codec()
         for i, block in enumerate(zip(X, y, weight, strict=True), number):
-            with _errors_of(i):
+            with _naming_block(i):
                 source = as_arrays(*block, type(model).__name__)
                 for rows in source.blocks(model._block_rows(source)):
                     model._add(rows, start=start)
@@ -295,7 +297,7 @@ class _Worker:
 
 
 def _add_up(parts: list[_Partial]) -> _Partial:
-    """Sum of statistics; the parts stay as they are, for Dask may need them again."""
+    """Add up statistics. The parts are not modified, because Dask may need them again."""
     targets, places = parts[0].targets.union([part.targets for part in parts])
     first = parts[0].statistics
     total = Statistics(first.n_components, 0, first.sample.size)
@@ -308,7 +310,7 @@ def _add_up(parts: list[_Partial]) -> _Partial:
 
 
 def _fit_scaler(step: Any, before: Callable[[Any], Any], rows: Any, weight: Any, owner: str, number: int) -> Any:
-    with _errors_of(number):
+    with _naming_block(number):
         rows, weight = counted(rows, weight, owner)
         if not rows.shape[0] or (weight is not None and not weight.any()):
             return None
@@ -317,18 +319,18 @@ def _fit_scaler(step: Any, before: Callable[[Any], Any], rows: Any, weight: Any,
 
 
 @contextmanager
-def _errors_of(number: int) -> Iterator[None]:
-    """Name the block of rows in errors about it."""
+def _naming_block(number: int) -> Iterator[None]:
+    """Add the index of the block to errors."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        if type(error) in (TypeError, ValueError):  # others may not be made of a text
+        if type(error) in (TypeError, ValueError):  # subclasses may take other arguments
             error.args = (f"Block {number} of the Dask collection (X.partitions[{number}]): {error}",)
         raise
 
 
 def _combine_scalers(step: Any, parts: list[Any]) -> None:
-    """Moments of all rows from those of the blocks (Chan, Golub, LeVeque 1983)."""
+    """Combine the moments of the blocks to the moments of all rows (Chan, Golub, LeVeque 1983)."""
     from sklearn.preprocessing._data import _handle_zeros_in_scale, _is_constant_feature
 
     counts = np.array([np.max(part.n_samples_seen_) for part in parts], dtype=np.float64)
@@ -346,7 +348,7 @@ def _combine_scalers(step: Any, parts: list[Any]) -> None:
 
 
 def cluster() -> Any:
-    """Client of the cluster that Dask computes on, or None."""
+    """Return the client of the cluster that Dask computes on, or None."""
     from dask.base import get_scheduler
     from distributed import Client
 
@@ -355,7 +357,7 @@ def cluster() -> Any:
 
 
 def compute(*values: Any) -> tuple[Any, ...]:
-    """Compute Dask collections as `dask.compute` does, but without waiting for ever for workers; others stay."""
+    """Compute Dask collections like `dask.compute`, but do not wait forever for workers."""
     import dask
 
     client = cluster()
@@ -365,26 +367,27 @@ def compute(*values: Any) -> tuple[Any, ...]:
 
 
 def _gather(client: Any, submit: Callable[[], list[Any]]) -> list[Any]:
-    """Submit tasks and wait for their results. Where the cluster fails, the error says what to do."""
+    """Submit tasks and wait for their results. If the cluster fails, the error says what to do."""
     from distributed import CancelledError, KilledWorker
 
     try:
-        with _out_of_the_pool():
+        with _seceded():
             return _wait(client, submit())
     except Exception as error:
         if client.status != "running":
             text = (
-                "The Dask client was closed, or lost its scheduler, before all results were there. Connect a new "
-                "Client and call again."
+                "The Dask client was closed or lost its scheduler before all results arrived. Connect a new Client "
+                "and call again."
             )
         elif isinstance(error, KilledWorker):
             text = (
-                f"Dask gave up a task, as {error.allowed_failures + 1} workers died at it, perhaps for want of memory. "
-                "Use smaller chunks, fewer threads per worker, or a larger memory_limit; the workers' logs tell more."
+                f"Dask gave up on a task because {error.allowed_failures + 1} workers died running it, perhaps for "
+                "lack of memory. Use smaller chunks, fewer threads per worker, or a larger memory_limit. The logs of "
+                "the workers have details."
             )
         elif isinstance(error, CancelledError):
             text = (
-                f"Dask cancelled a task: {error} What client.scatter put on a worker is lost with it; make collections "
+                f"Dask cancelled a task: {error} Data from client.scatter is lost with its worker. Make collections "
                 "from files or arrays (da.from_zarr, da.from_array), which Dask can load again."
             )
         else:
@@ -393,19 +396,19 @@ def _gather(client: Any, submit: Callable[[], list[Any]]) -> list[Any]:
 
 
 def _wait(client: Any, futures: list[Any]) -> list[Any]:
-    """Gather futures; raise if no workers run for some time."""
+    """Gather futures; raise an error if no worker runs for some time."""
     from dask import config
     from dask.utils import parse_timedelta
     from distributed import CancelledError
 
     setting = "distributed.scheduler.no-workers-timeout"
     patience = parse_timedelta(config.get(setting, None) or _PATIENCE)
-    seen = time.monotonic()
+    last_seen = time.monotonic()
     results = asyncio.run_coroutine_threadsafe(_gathered(client, futures), client.loop.asyncio_loop)
     try:
         while True:
             try:
-                return results.result(_LOOK_EVERY)
+                return results.result(_POLL_SECONDS)
             except TimeoutError:
                 if results.done():
                     return results.result()
@@ -413,12 +416,12 @@ def _wait(client: Any, futures: list[Any]) -> list[Any]:
                 raise CancelledError("The client was closed.")
             workers = _workers(client)
             if any(worker["status"] == "running" for worker in workers.values()):
-                seen = time.monotonic()
-            elif time.monotonic() - seen > patience:
+                last_seen = time.monotonic()
+            elif time.monotonic() - last_seen > patience:
+                state = f"{len(workers)}, all paused for lack of memory" if workers else "none"
                 raise RuntimeError(
-                    f"The Dask cluster has no workers left that run: for {patience:g} s there were "
-                    f"{f'{len(workers)}, paused for want of memory' if workers else 'none'}. Start workers and call "
-                    "again (workers leave that lack ntkit or another module that a task needs); "
+                    f"The Dask cluster has no running workers: for {patience:g} s there were {state}. Start workers "
+                    "and call again. (Workers quit if they lack ntkit or another module that a task needs.) "
                     f"dask.config.set({{'{setting}': '10 min'}}) waits longer for them."
                 )
     finally:
@@ -426,7 +429,7 @@ def _wait(client: Any, futures: list[Any]) -> list[Any]:
 
 
 def _workers(client: Any) -> dict[str, Any]:
-    """What the scheduler knows of its workers, by their addresses."""
+    """Return the scheduler's information about its workers, by address."""
     return client.scheduler_info(n_workers=-1).get("workers", {})
 
 
@@ -435,8 +438,8 @@ async def _gathered(client: Any, futures: list[Any]) -> list[Any]:
 
 
 @contextmanager
-def _out_of_the_pool() -> Iterator[None]:
-    """Within a task of Dask, leave its thread to the tasks that it waits for."""
+def _seceded() -> Iterator[None]:
+    """Inside a Dask task, free its thread for the tasks that it waits for."""
     from distributed import rejoin, secede
     from distributed.worker import thread_state
 
@@ -450,62 +453,62 @@ def _out_of_the_pool() -> Iterator[None]:
             rejoin()
 
 
-class OfCluster(MatrixOfRows):
-    """Kernel matrix of rows, of which every thread of a cluster multiplies some; they stay there if there is room.
+class ClusterMatrix(MatrixOfRows):
+    """Kernel matrix distributed over the threads of a cluster, which keep its rows if the memory suffices.
 
-    A product sends V to all workers and gets K V in parts: O(nk) numbers for O(n²k) work. Dask manages the memory, and
-    shows progress on its dashboard.
+    A product sends V to all workers and receives K V in parts: O(nk) numbers for O(n²k) work. Dask manages the memory
+    and shows progress on its dashboard.
     """
 
     def __init__(self, client: Any, kernel: Any, X: Any, *, scale: Array | None = None):
         super().__init__(kernel, X, scale=scale)
         check_finite(self._diagonal()[:, None])
         self.client = client
-        self._rows_there: Any = None
-        self._kept_there: list[Any] | None = None
+        self._remote_rows: Any = None
+        self._remote_blocks: list[Any] | None = None
 
     def _times(self, V: Array) -> Array:
         return np.concatenate(_gather(self.client, lambda: self._product(V)))
 
     def _product(self, V: Array) -> list[Any]:
-        """Submit the parts of K V."""
-        if self._rows_there is None:
+        """Submit the tasks that compute the parts of K V."""
+        if self._remote_rows is None:
             self._distribute()
         sent = self._send(V)
-        if self._kept_there is not None:
-            return self._submit(_times, [(block, sent) for block in self._kept_there])
-        return self._submit(_kernel_times, [(self.kernel, self._rows_there, part, sent) for part in self._slices])
+        if self._remote_blocks is not None:
+            return self._submit(_times, [(block, sent) for block in self._remote_blocks])
+        return self._submit(_kernel_times, [(self.kernel, self._remote_rows, part, sent) for part in self._slices])
 
     def _distribute(self) -> None:
-        """Send the rows; two parts of K for each thread, which stay with its worker if all of K fits."""
+        """Send the rows, and assign two parts of K to each thread. Workers keep their parts if all of K fits."""
         workers = _workers(self.client)
         limits = [worker["memory_limit"] for worker in workers.values()]
         threads: list[Any] = [a for a, worker in workers.items() for _ in range(worker["nthreads"])] or [None]
         step = -(-self.n_rows // (2 * len(threads)))
         self._slices = [slice(i, min(i + step, self.n_rows)) for i in range(0, self.n_rows, step)]
         self._places = [threads[i % len(threads)] for i in range(len(self._slices))]
-        self._rows_there = self._send(self.X)
+        self._remote_rows = self._send(self.X)
         if all(limits) and 8 * self.n_rows**2 <= _SHARE * sum(limits):
-            self._kept_there = self._submit(
-                _kernel_rows, [(self.kernel, self._rows_there, part) for part in self._slices]
+            self._remote_blocks = self._submit(
+                _kernel_rows, [(self.kernel, self._remote_rows, part) for part in self._slices]
             )
 
     def _send(self, values: Any) -> Any:
-        """Send an array as the result of a task: unlike one that is scattered, it can be made again."""
+        """Send an array as the result of a task: unlike scattered data, Dask can then make it again."""
         from dask import config
 
         with config.set({"distributed.admin.large-graph-warning-threshold": "1 PiB"}):
-            return self.client.submit(_itself, values, pure=False)
+            return self.client.submit(_identity, values, pure=False)
 
     def _submit(self, function: Callable[..., Array], arguments: list[tuple[Any, ...]]) -> list[Any]:
-        """Submit a task for each part, to the worker that has it if it lives."""
+        """Submit one task per part, preferably to the worker that the part is assigned to."""
         return [
             self.client.submit(function, *args, pure=False, workers=place, allow_other_workers=place is not None)
             for args, place in zip(arguments, self._places, strict=True)
         ]
 
 
-def _itself(values: Any) -> Any:
+def _identity(values: Any) -> Any:
     return values
 
 
@@ -524,7 +527,7 @@ def _kernel_times(kernel: Any, X: Any, rows: slice, V: Array) -> Array:
 
 
 def _rows_together(X: Any, name: str = "X") -> Any:
-    """The collection, if its rows are whole."""
+    """Return the collection, or raise an error if its rows are split into chunks."""
     cut = {} if _is_frame(X) else {axis: len(parts) for axis, parts in enumerate(X.chunks) if axis and len(parts) > 1}
     if cut:
         places = " and ".join(f"axis {axis} ({number} chunks)" for axis, number in cut.items())
@@ -537,10 +540,10 @@ def _is_frame(X: Any) -> bool:
 
 
 def _delayed(X: Any) -> list[Any]:
-    """The blocks of a collection, one by one."""
+    """Return the blocks of a collection as a list of delayed values."""
     return list(np.ravel(X.to_delayed()))
 
 
 def _floating(X: Any) -> Any:
-    """Dtype of features of a collection."""
+    """Return the dtype of the features of a collection."""
     return as_floats(np.empty(0, X.dtype)).dtype if X.ndim == 4 else result_dtype(X)

@@ -1,4 +1,4 @@
-"""Fitted models on disk: configuration, seeds and weights, without code."""
+"""Save and load models: parameters, seeds and weights, without code."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ FORMAT = 2
 
 
 def save(model: Any, path: str | PathLike[str], *, statistics: bool = False) -> None:
-    """Write an estimator to a file: its parameters, seeds and weights.
+    """Save an estimator to a file: its parameters, seeds and weights.
 
-    The file is in the safetensors format, with JSON metadata and a checksum. It appears complete, or the one before it
-    stays. Feature maps take a few hundred bytes: the file has the seed from which :func:`load` draws them again, and
-    some feature values to compare with. Predictions after loading are the same to the last bit (with the same versions
-    of the libraries, on the same kind of machine).
+    The file is in the safetensors format, with JSON metadata and a checksum. It is written atomically: it appears
+    complete, or the previous file stays. Feature maps take a few hundred bytes: the file holds the seed from which
+    :func:`load` draws the map again, and some feature values for comparison. Predictions after loading are identical to
+    the last bit (with the same library versions, on the same kind of machine).
 
     Parameters
     ----------
     model : estimator
-        An estimator of ntkit, or a pipeline with steps of ntkit and scikit-learn; fitted or not. Steps of scikit-learn
+        An estimator of ntkit, or a pipeline of ntkit and scikit-learn steps, fitted or not. Steps of scikit-learn
         can be saved if they predict without compiled code of their own: scalers, encoders, imputers,
-        ColumnTransformer, PCA, linear models and the like.
+        ColumnTransformer, PCA, linear models and similar estimators.
     path : path
-        The file. If it exists already, it is replaced.
+        File to write. An existing file is replaced.
     statistics : bool, default=False
-        Whether to write the sums over the rows too, which ``partial_fit`` and ``predict(X, return_std=True)`` need:
-        8 m² bytes for m features, or the features themselves while they have fewer rows than columns.
+        Also save the sums over the rows that ``partial_fit`` and ``predict(X, return_std=True)`` need. They take
+        8 m² bytes for m features, or the size of the features while these have fewer rows than columns.
 
     Raises
     ------
     TypeError, ValueError
-        If something in the model cannot be saved; the message says what and where.
+        If something in the model cannot be saved; the message names it.
     OSError
-        If the file cannot be written: no space, no permission, no such folder. The message names it, and a file that
-        was there before stays as it is.
+        If the file cannot be written: no space, no permission, no such folder. The message names the file, and an
+        existing file stays unchanged.
 
     Notes
     -----
-    A Generator or RandomState as `random_state` is written as the seed that was drawn from it. Functions cannot be
-    written, except the ufuncs of NumPy. Models on a GPU are written from and loaded to the host.
+    If `random_state` is a Generator or RandomState, the seed drawn from it is saved. Functions cannot be saved, except
+    NumPy's ufuncs and scikit-learn's feature scores. A model on a GPU is loaded to the host.
 
     Examples
     --------
@@ -75,37 +75,37 @@ def save(model: Any, path: str | PathLike[str], *, statistics: bool = False) -> 
     check_bool(statistics, "statistics", "save")
     if not hasattr(model, "get_params") or isinstance(model, type):
         raise TypeError(f"The 'model' parameter of save must be an estimator. Got {describe(model)} instead.")
-    _files.check_writable(path)  # before the work
+    _files.check_writable(path)  # fail before the work
     writer = Writer(statistics=statistics)
     tree = writer.encode(model, "model")
     _files.write(path, writer.arrays, {"kind": KIND, "format": FORMAT, "model": tree, "versions": _versions()})
 
 
 def load(path: str | PathLike[str], *, memory_limit: int = 2**32) -> Any:
-    """Read an estimator that :func:`save` has written.
+    """Load an estimator from a file written by :func:`save`.
 
-    The file has no code, and none is run. Classes are looked up in a fixed list, and attributes must have the types and
-    shapes that their class declares. So a file from a stranger can be opened, but its weights may still be bad: use
-    predictions only of files that you trust.
+    The file contains no code, and none is run. Classes are looked up in a fixed list, and attributes must have the
+    types and shapes that their class declares. So it is safe to open a file from a stranger. Its weights may still be
+    bad: use predictions only from files that you trust.
 
     Parameters
     ----------
     path : path
     memory_limit : int, default=2**32
-        Bytes that the arrays of the file and the random numbers that feature maps draw again may take. A file that
-        needs more is refused before it is read, or before anything is drawn. Work that takes time counts too, a second
-        of one core as 128 MiB: a file of a few kilobytes loads in half a minute at most, unless the limit is raised.
+        Bytes allowed for the arrays of the file and for the random numbers that feature maps draw again. A file that
+        needs more is refused before it is read or anything is drawn. Computing time counts too, one second of one core
+        as 128 MiB. So a file of a few kilobytes loads in at most half a minute with the default limit.
 
     Returns
     -------
     estimator
-        As it was saved. Without statistics a model cannot add rows by ``partial_fit`` or give standard deviations.
+        The saved estimator. Without its statistics, a model has no ``partial_fit`` and no standard deviations.
 
     Raises
     ------
     FileError
-        If the file is incomplete, was changed, is of another kind or version, needs too much memory or describes a
-        model that cannot exist. It is a ValueError.
+        If the file is incomplete, modified, of another kind or version, needs too much memory, or describes an invalid
+        model. FileError is a ValueError.
     FileNotFoundError
 
     Examples
@@ -124,19 +124,19 @@ def load(path: str | PathLike[str], *, memory_limit: int = 2**32) -> Any:
 
 
 def save_part(part: Declared, path: str | PathLike[str], *, kind: str) -> None:
-    """Write an object that is no estimator, for :func:`load_part`; `kind` says what the file is for."""
+    """Save a Declared object that is not an estimator, for :func:`load_part`. `kind` identifies the type of file."""
     writer = Writer(statistics=True)
     tree = writer.encode(part, kind)
     _files.write(path, writer.arrays, {"kind": kind, "format": FORMAT, "model": tree, "versions": _versions()})
 
 
 def load_part(cls: type[T], path: str | PathLike[str], *, kind: str) -> T:
-    """Read an object that :func:`save_part` has written. Such files are of one's own: their memory is not bounded."""
+    """Load an object saved by :func:`save_part`. Such files are the user's own, so memory is not limited."""
     return _read(Path(path), kind, 2**62, Part(cls))
 
 
 def _read(path: Path, kind: str, memory_limit: int, field: Field) -> Any:
-    """The content of a file, if it is what `field` says."""
+    """Read the content of a file and check it against `field`."""
     _check_format(path, _files.read_header(path, kind=kind, memory_limit=memory_limit)[0])
     arrays, metadata = _files.read(path, kind=kind, memory_limit=memory_limit)
     try:
@@ -148,7 +148,7 @@ def _read(path: Path, kind: str, memory_limit: int, field: Field) -> Any:
     except MemoryLimitError as error:
         remedy = f"Raise memory_limit={memory_limit} if you trust the file."
         raise FileError(f"'{path}' needs too much memory or time: {error}. {remedy}") from error
-    except Exception as error:  # whatever a hostile file leads to
+    except Exception as error:  # a hostile file may lead to any error
         text = str(error).rstrip(".") or type(error).__name__
         versions = metadata.get("versions")
         if isinstance(versions, dict) and versions != _versions():
@@ -159,7 +159,7 @@ def _read(path: Path, kind: str, memory_limit: int, field: Field) -> Any:
 
 
 def inspect(path: str | PathLike[str]) -> dict[str, Any]:
-    """Say what a file of :func:`save` holds, without loading it.
+    """Describe the content of a file written by :func:`save`, without loading it.
 
     Parameters
     ----------
@@ -168,13 +168,13 @@ def inspect(path: str | PathLike[str]) -> dict[str, Any]:
     Returns
     -------
     dict
-        ``format``, ``versions`` of the libraries that wrote it, ``bytes`` of its arrays, and ``model``: for each
-        estimator its class, parameters and attributes, arrays by dtype and shape.
+        ``format``; ``versions`` of the libraries that wrote the file; ``bytes``, the size of its arrays; and ``model``:
+        the class, parameters and attributes of each estimator, with arrays given by dtype and shape.
 
     Raises
     ------
     FileError
-        If it is no such file. The content is not checked; only :func:`load` does that.
+        If the file was not written by :func:`save`. Only :func:`load` checks the content.
 
     Examples
     --------
@@ -227,8 +227,8 @@ def _check_format(path: Path, metadata: dict[str, Any]) -> None:
         return
     maker = metadata.get("ntkit") if versions is None else versions.get("ntkit") if isinstance(versions, dict) else None
     if type(found) is not int or found < 1:
-        raise FileError(f"'{path}' has {describe(found)} as the number of its format.")
+        raise FileError(f"'{path}' has the invalid format version {describe(found)}.")
     start = f"'{path}' was written by ntkit {describe(maker)} in format {found}, and ntkit {__version__} reads "
     if found > FORMAT:
-        raise FileError(f"{start}formats up to {FORMAT}: install a later version.")
+        raise FileError(f"{start}formats up to {FORMAT}. Install a later version.")
     raise FileError(f"{start}format {FORMAT}. Load it with that version and fit again, or export the predictions.")

@@ -1,4 +1,4 @@
-"""ONNX files: equal to the estimators in onnxruntime, for any number of rows; refusals; files all or nothing."""
+"""ONNX files equal the estimators in onnxruntime for any number of rows; refusals; files are complete or absent."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_refusals_write_nothing(tmp_path):
     X, path = rows(), tmp_path / "model.onnx"
     path.write_bytes(b"old")
     gram = ntkit.GramRidge(ntkit.NTKFeatures(n_components=8), random_state=0).fit(X, X[:, 0])
-    with pytest.raises(ExportError, match="ONNX cannot hold this GramRidge"):
+    with pytest.raises(ExportError, match="This GramRidge cannot be exported to ONNX"):
         to_onnx(gram, path)
     from sklearn.preprocessing import QuantileTransformer
 

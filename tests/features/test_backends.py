@@ -51,7 +51,7 @@ NETWORKS = {
     ("name", "method"), [(name, method) for name, (methods, _) in NETWORKS.items() for method in methods]
 )
 def test_both_back_ends_give_the_same_features(name, method, normalize):
-    """A program for all layers, and layer by layer; features of another seed are told apart."""
+    """One program for all layers equals layer-by-layer computation; features of another seed differ."""
     sizes = ((48, 7), (1, 7), (2, 7), (16, 100))
     pairs = list(product((1, 2, 3), ("ntk", "nngp", "both")))
     chosen = product(pairs, sizes) if tiers.ALL else zip(pairs, cycle(sizes), strict=False)
@@ -104,7 +104,7 @@ GRADIENTS = {
 @METHODS
 @pytest.mark.parametrize("activation", [ReLU(), GELU(), Erf()], ids=str)
 @pytest.mark.parametrize("name", GRADIENTS)
-def test_gradients_are_those_of_finite_differences(name, activation, method):
+def test_gradients_equal_finite_differences(name, activation, method):
     """Of images with pixels that are zero too: differences are taken along all others, where features are smooth.
 
     ReLU features of a zero pixel have a corner there, so that only a finite gradient can be asked for.

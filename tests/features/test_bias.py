@@ -19,7 +19,7 @@ def appended(X, value):
 
 
 @METHODS
-def test_features_are_those_of_rows_with_the_constant(method, rng):
+def test_features_equal_features_of_rows_with_the_constant_column(method, rng):
     for bias in [0.5, 2, "auto"]:
         X = rng.standard_normal((20, 6))
         value = np.sqrt(6) if bias == "auto" else bias
@@ -32,7 +32,7 @@ def test_features_are_those_of_rows_with_the_constant(method, rng):
 
 
 def test_features_approximate_the_kernel_of_rows_with_the_constant(rng):
-    """Relative error below 5 %; the kernel of the rows alone is further off than that where there is a constant."""
+    """The relative error is below 5 %; with a constant, the kernel of the rows without it has a larger error."""
     for bias in [0.0, 0.7, "auto"]:
         for depth in [1, 3]:
             X = rng.standard_normal((30, 8))
@@ -49,7 +49,9 @@ def test_features_approximate_the_kernel_of_rows_with_the_constant(rng):
 
 
 def test_functions_need_not_be_homogeneous(rng):
-    """Without a constant features of 2x are twice those of x; with one they are not, and a zero row has features."""
+    """Without a constant, features of 2x are twice the features of x; with one they are not, and a zero row has
+    features.
+    """
     X = rng.standard_normal((5, 4))
     plain, biased = (NTKFeatures(n_components=32, bias=b, random_state=0).fit(X) for b in (0.0, 1.0))
     np.testing.assert_allclose(plain.transform(2 * X), 2 * plain.transform(X), rtol=1e-9, atol=1e-12)

@@ -1,7 +1,7 @@
-"""What every feature map promises, whatever its kernel: one table of maps, then one test for each clause.
+"""The contract of all feature maps: one table of maps, then one test for each clause.
 
-What a map does alone (its formula, its own parameters and attributes) is tested in the file of that map; whether its
-inner products are those of its kernel, in ``test_laws.py``.
+The tests of each map cover its formula, parameters and attributes; ``test_laws.py`` compares inner products of features
+with the kernel.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ N_ROWS, N_COLUMNS = 20, 6
 
 @dataclass(frozen=True)
 class Case:
-    """A map and what it supports."""
+    """A map and the inputs it supports."""
 
     map: Any
     layout: str = "rows"
-    """What `fit` takes: "rows", "flat" images, "images" with four axes, or a kernel "matrix"."""
+    """Input of `fit`: "rows", "flat" images, "images" with four axes, or a kernel "matrix"."""
     sparse: bool = True
     zero: bool = True
-    """Whether zero rows have zero features: the kernel vanishes there."""
+    """True if zero rows have zero features, because the kernel vanishes there."""
     oblivious: bool = True
-    """Whether nothing but the shape of the rows matters to `fit`."""
+    """True if `fit` depends only on the shape of the rows."""
     rows_only: bool = False
-    """Whether it learns from all rows, not only their norms and their spread."""
+    """True if `fit` depends on all rows, not only on their norms and their spread."""
     by_kind: bool = False
-    """Whether sparse rows get another map than dense ones."""
+    """True if sparse rows get a different map than dense rows."""
 
     @property
     def name(self) -> str:
@@ -193,7 +193,7 @@ def some(condition: Callable[[Case], bool]) -> Any:
 
 
 def one_of_each(condition: Callable[[Case], bool] | None = None) -> Any:
-    """Parametrize over a case of each class, drawn by the seed, for what the base class does; over all in test-all."""
+    """Parametrize tests of the base class over one case of each class, chosen by the seed; in test-all over all."""
     names = [name for name, case in CASES.items() if condition is None or condition(case)]
     random.Random(tiers.SEED).shuffle(names)
     drawn = {CASES[name].name: name for name in names}.values()
@@ -232,7 +232,7 @@ def test_the_table_has_all_maps() -> None:
 
 
 class OfFlatRows(CNTKSketch):
-    """Flat rows are images of one pixel: scikit-learn's checks know no other."""
+    """Flat rows are images of one pixel: scikit-learn's checks use only flat rows."""
 
     def _check_rows(self, X: Any, *, reset: bool) -> Any:
         given, shape = self.image_shape, X.shape if hasattr(X, "shape") else np.asarray(X).shape
@@ -246,7 +246,7 @@ class OfFlatRows(CNTKSketch):
 
 @pytest.mark.parametrize("law", CLASSES)
 def test_scikit_learn_checks(law: type) -> None:
-    """All of scikit-learn's checks of a transformer, on the defaults but for the size."""
+    """Run all of scikit-learn's checks of a transformer on the defaults, except for the size."""
     small = {"n_components": 16} | ({"depth": 2} if law is CNTKSketch else {})
     degrees = {name: 3 for name in ("degree", "derivative_degree") if law in (NetworkFeatures, CNTKSketch)}
     law = OfFlatRows if law is CNTKSketch else law
@@ -317,7 +317,7 @@ KINDS: dict[str, dict[str, Callable[[np.ndarray], Any]]] = {
 @pytest.mark.parametrize("kinds", ["arrays", "sparse"])
 @ALL
 def test_all_kinds_of_rows_give_the_same_features(case: Case, kinds: str) -> None:
-    """A map fitted on one kind takes the others; equal seeds give equal maps for rows of all kinds."""
+    """A map fitted on one kind of rows accepts the others; equal seeds give equal maps for all kinds of rows."""
     check_kinds(case, kinds)
 
 
@@ -356,7 +356,7 @@ def check_kinds(case: Case, kinds: str) -> None:
             close(same_map.transform(X), Z)
             out = case.fitted(X).transform(rows)
             close(out.compute() if lazy else out, Z)
-    np.testing.assert_array_equal(X, case.rows())  # left as they were
+    np.testing.assert_array_equal(X, case.rows())  # inputs are unchanged
 
 
 @some(lambda case: case.layout == "flat")
@@ -412,7 +412,7 @@ def test_cuda_tensors(case: Case) -> None:
         out = fitted.transform(on_device)
         assert out.device == on_device.device
         close(out, Z, 1e-8)
-        # Units whose preactivation is 0 but for rounding may fall on the other side of a step.
+        # Units whose preactivation is 0 up to rounding may fall on either side of a step.
         single = fitted.transform(on_device.float())
         assert single.dtype == torch.float32
         assert torch.linalg.norm(single.double() - out) < 1e-3 * torch.linalg.norm(out)
@@ -422,7 +422,7 @@ def test_cuda_tensors(case: Case) -> None:
 
 
 @ALL
-def test_the_precision_of_rows_is_that_of_features(case: Case) -> None:
+def test_features_have_the_precision_of_the_rows(case: Case) -> None:
     X = case.rows().astype(np.float32)
     fitted = case.fitted(X.astype(np.float64))
     Z = fitted.transform(X.astype(np.float64))
@@ -510,7 +510,7 @@ def test_threads(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @some(lambda case: case.layout != "matrix" and "cntk" not in case.map.get_params().values())
 def test_memory_stays_within_the_budget(case: Case) -> None:
-    """Beside the features no more than `working_memory` is held."""
+    """In addition to the features, at most `working_memory` is held."""
     n_rows, budget = (8000, 4) if case.layout == "rows" else (400, 4)
     X = case.rows(n_rows).astype(np.float32)
     given = case.map.get_params(deep=False)["n_components"]
@@ -646,7 +646,7 @@ def test_pickles_give_the_same_features_in_another_process(tmp_path: Any) -> Non
 
 @one_of_each()
 def test_pickles_hold_no_draws(case: Case) -> None:
-    """Parameters, a seed and what was learned from the rows: landmarks are, draws are not."""
+    """A file holds parameters, a seed and what was learned from the rows: landmarks, but no draws."""
     size = {"n_components": 2048 if isinstance(case.map, NTKSketch | NTKRandomFeatures) else 8192}
     if isinstance(case.map, GradientFeatures):
         size = {"n_components": 65536, "width": None}
@@ -686,7 +686,7 @@ def test_a_map_unpickled_many_times_draws_once(case: Case, monkeypatch: pytest.M
 
 
 def bad_fits(case: Case) -> list[tuple[Any, dict[str, Any]]]:
-    """Rows and parameters of which each makes `fit` fail."""
+    """Rows and parameters, each of which makes `fit` fail."""
     X = case.rows()
     with_nan = X.copy()
     with_nan.ravel()[5] = np.nan
@@ -701,7 +701,7 @@ def bad_fits(case: Case) -> list[tuple[Any, dict[str, Any]]]:
 
 
 @one_of_each()
-def test_a_failed_fit_leaves_a_fitted_map_as_it_was(case: Case, tmp_path: Any) -> None:
+def test_a_failed_fit_leaves_a_fitted_map_unchanged(case: Case, tmp_path: Any) -> None:
     X = case.rows()
     fitted = case.fitted(X)
     Z, parameters = fitted.transform(X), fitted.get_params(deep=False)
@@ -720,7 +720,7 @@ def test_a_failed_fit_leaves_a_fitted_map_as_it_was(case: Case, tmp_path: Any) -
 
 @one_of_each()
 def test_a_failed_fit_leaves_a_map_that_can_be_saved(case: Case, tmp_path: Any) -> None:
-    """At once if rows were bad; if parameters were, after these are set back, as the message says."""
+    """After bad rows, the map works at once; after bad parameters, once they are reset, as the message says."""
     X = case.rows()
     fitted = case.fitted(X)
     Z, parameters = fitted.transform(X), fitted.get_params(deep=False)
@@ -755,7 +755,7 @@ def test_a_failed_fit_leaves_an_unfitted_map_unfitted(case: Case) -> None:
 
 
 @one_of_each()
-def test_a_fit_that_is_interrupted_leaves_the_map_as_it_was(
+def test_an_interrupted_fit_leaves_the_map_unchanged(
     case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     """An error, or Ctrl-C, at the first, second, fourth, … draw of random numbers."""
@@ -846,7 +846,7 @@ OTHER_VALUES: dict[str, Any] = {
 
 @one_of_each()
 def test_parameters_set_after_the_fit_wait_for_the_next_one(case: Case) -> None:
-    """They change neither features, nor estimates of the error, nor what a pickle gives."""
+    """They change neither features, nor error estimates, nor the result of a pickle."""
     X = case.rows()
     fitted = case.fitted(X)
     Z, names = fitted.transform(X), fitted.get_feature_names_out()
@@ -885,7 +885,7 @@ BY_POSITION |= {"NTKFeatures", "CNTKSketch"}
 
 @pytest.mark.parametrize("law", CLASSES)
 def test_positions_of_parameters_warn(law: Any) -> None:
-    """Beyond what a map is of; the message has what to write."""
+    """The map does not support these rows; the message shows the code to write."""
     names, right = parameter_names(law)
     values = [OTHER_VALUES[name] for name in names]
     named = dict(zip(names, values, strict=True))
@@ -896,12 +896,12 @@ def test_positions_of_parameters_warn(law: Any) -> None:
         if count <= right:
             assert law(*values[:count]).get_params() == expected
             continue
-        with pytest.warns(FutureWarning, match=rf"Give {law.__name__} its parameters by name: ") as caught:
+        with pytest.warns(FutureWarning, match=rf"Pass the parameters of {law.__name__} by name: ") as caught:
             found = law(*values[:count])
         assert found.get_params() == expected
         assert [warning.filename for warning in caught] == [__file__]
         given = ", ".join(f"{name}={named[name]!r}" for name in names[right:count])
-        assert f": {given}. Positions will go in version" in str(caught[0].message)
+        assert f": {given}. Positional parameters will be removed in version" in str(caught[0].message)
         with pytest.warns(FutureWarning), pytest.raises(TypeError, match=f"several values for {names[count - 1]}"):
             law(*values[:count], **{names[count - 1]: values[count - 1]})
     with pytest.raises(TypeError, match="positional argument"):
@@ -1152,7 +1152,7 @@ def test_unfitted_maps(case: Case) -> None:
 
 @one_of_each(lambda case: case.layout != "matrix")  # a kernel matrix has a place in none of the other cases
 def test_the_next_fit_forgets_the_one_before(case: Case) -> None:
-    """Rows with names, then wider rows without: the same map as that of a fit on these alone."""
+    """A fit on rows with names, then on wider rows without names, gives the map of a fit on the latter only."""
     wide = {"rows": (N_ROWS, 9), "flat": (N_ROWS, 30), "images": (N_ROWS, 5, 3, 2)}[case.layout]
     X = np.random.default_rng(0).standard_normal(wide)
     other = {"image_shape": (5, 3, 2)} if case.layout == "flat" else {}
@@ -1260,7 +1260,7 @@ def test_zero_rows_have_zero_features(case: Case) -> None:
         assert not Z[[2, 9]].any()
         assert np.isfinite(Z).all()
         assert np.abs(Z[[1, 3, 8, 10]]).sum() > 0
-    only = case.fitted(0 * X)  # nothing to learn from
+    only = case.fitted(0 * X)  # no rows to learn from
     assert not only.transform(0 * X).any()
 
 

@@ -55,7 +55,7 @@ def test_long_rows_and_exact_monomials():
     assert series_degree(KernelSpec.of("nngp", depth=2), 20, 1) >= 1
 
 
-def test_predicted_means_and_variances_are_those_of_the_formula():
+def test_predicted_means_and_variances_equal_the_formula():
     """Σ_j a_j² (1 − t^{2j})²/m_j over the sketched degrees, and the variance of t itself times P′(t)²."""
     budget = allocate((0.4, 0.1, 0.0, 0.3, 0.2), 30, 200)
     assert list(budget.sketched) == [3, 4]
@@ -81,13 +81,13 @@ def test_the_prediction_is_the_error_of_gaussian_rows(depth, d, m, degree, rng):
     found = np.mean([relative_error(NTKPolynomialSketch(random_state=s, **options), X, K) for s in range(8)])
     spec = KernelSpec.of("ntk", depth=depth)
     assert series_error(spec, d, m, degree, uniform=0.0) == pytest.approx(found, rel=0.08)
-    for fault in (4 * m, m // 4):  # as many components as other sizes would have
+    for fault in (4 * m, m // 4):  # the number of components that other sizes would have
         assert series_error(spec, d, fault, degree, uniform=0.0) != pytest.approx(found, rel=0.08)
 
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_ntk_sketch_needs_no_higher_degrees_at_1024_components(depth, rng):
-    """Errors of 12 seeds beside those with degrees 8 and 17, which were the defaults before.
+    """Compare errors of 12 seeds with the former defaults, degrees 8 and 17.
 
     Measured ratios: 0.92 for one layer, 1.00 for three, standard deviation 2 %; so 1.13 is six standard deviations
     away, nominally 1e-9.

@@ -89,7 +89,7 @@ def test_single_rows_are_uniform(law, n_features):
 
 @pytest.mark.parametrize("n_features", [32, 64])
 def test_products_of_hadamard_matrices_are_not_uniform(n_features):
-    """Their coordinates take few values: a one-hot row tells."""
+    """Coordinates of the directions take few values, as features of one-hot rows show."""
     with pytest.raises(AssertionError):
         check_uniform(old_law(n_features), probes(n_features))
     signs = np.random.default_rng(SEED).choice([-1.0, 1.0], (N_DRAWS, n_features))

@@ -1,4 +1,4 @@
-"""EmpiricalNTKFeatures: naive gradients times explicit sketches; laws, plans, outputs, and modules left alone."""
+"""EmpiricalNTKFeatures: naive gradients times explicit sketches; laws, plans, outputs; modules stay unchanged."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_features_are_naive_gradients_times_explicit_sketches(name: str) -> None
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_with_as_many_components_as_weights_features_are_an_isometry(name: str) -> None:
+def test_with_one_component_per_weight_features_are_an_isometry(name: str) -> None:
     module, X, y = prepared(name)
     features = fitted(name, X, y, module=module, n_components=10**6)
     Z = features.transform(X, y).numpy()
@@ -148,7 +148,7 @@ def sketch_of(law: str, m: int) -> Any:
         features = copy.copy(base)
         features._plan = tuple(replace(each, law=law) for each in base._plan)
         features._seed = np.random.SeedSequence(seed)
-        features.__dict__.pop("_drawn", None)
+        features.__dict__.pop("_cached_sketch", None)
         return lambda _: features.transform(X).numpy()
 
     return of_seed, module, X
@@ -157,7 +157,8 @@ def sketch_of(law: str, m: int) -> Any:
 @pytest.mark.parametrize("law", ["count", "tensor"])
 def test_kernels_are_unbiased_with_the_variance_of_the_formula(law: str) -> None:
     """False alarms: see `statistical`; 1e-6 for the mean. The formula of a TensorSRHT is an upper bound, with Gaussian
-    factors in the place of signs and independent rows: its variance is at least a quarter of it here."""
+    factors instead of signs and independent rows; here the variance is at least a quarter of it.
+    """
     m, n_seeds = 64, scaled(400, 1500)
     sample, module, X = kept_sketch(law, m)
     grads = reference.gradients(module, weighted_sum, X, None)["weight"]
@@ -174,7 +175,7 @@ def test_kernels_are_unbiased_with_the_variance_of_the_formula(law: str) -> None
 
 @pytest.mark.parametrize("fault", ["zero", "scale", "rectified", "shared signs"])
 def test_faults_are_found(fault: str) -> None:
-    """What the checks above are for: a zero map, 5 % wrong scale, features that are not linear, one factor for both."""
+    """The checks above reject a zero map, a 5 % wrong scale, nonlinear features, and one factor used for both."""
     sample, module, X = kept_sketch("tensor", 64)
     grads = reference.gradients(module, weighted_sum, X, None)["weight"]
     G = grads.reshape(len(X), 12, 24)
@@ -203,7 +204,7 @@ def test_layers_have_distinct_draws() -> None:
     module = nn.Sequential(*[layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.ReLU())])
     X = torch.randn(6, 64)
     features = EmpiricalNTKFeatures(module, n_components=600, output="random_logits", random_state=0).fit(X)
-    layers = [features._draws.layers[f"{i}.weight"] for i in (0, 2, 4)]
+    layers = [features._sketch.layers[f"{i}.weight"] for i in (0, 2, 4)]
     statistical.check_distinct([layer.counts[1] for layer in layers])
     statistical.check_distinct([layer.counts[0] for layer in layers])
     statistical.check_distinct([s for layer in layers for s in layer.tensor.signs])
@@ -286,7 +287,7 @@ def test_fewer_components_than_parameters() -> None:
     assert Z.shape == (N_ROWS, 3)
 
 
-# What the features mean.
+# The kernel of the features.
 
 
 class Wide(nn.Module):
@@ -307,9 +308,10 @@ class Wide(nn.Module):
 
 
 def test_kernels_of_wide_networks_tend_to_the_exact_ntk() -> None:
-    """Mean errors of 10 networks: 0.26, 0.15 and 0.07 for widths of 64, 256 and 1024; 16 times the width is a quarter.
+    """Mean errors of 10 networks: 0.26, 0.15 and 0.07 for widths of 64, 256 and 1024; 16 times the width gives a
+    quarter.
 
-    Errors of one network vary by a third, those of the mean of 10 by a tenth, and the ratio by 0.15 of 0.28.
+    The error of one network varies by a third, the mean of 10 by a tenth, and the ratio by 0.15 of 0.28.
     """
     X = torch.from_numpy(np.random.default_rng(0).standard_normal((6, 10)))
     exact = ntkit.network_kernel(networks.fully_connected(2), X.numpy(), kind="ntk")
@@ -391,7 +393,7 @@ def test_margins_of_one_logit_and_without_targets() -> None:
     torch.testing.assert_close(features.transform(X), features.transform(X, module(X).argmax(1)))
 
 
-# The module stays as it is.
+# The module stays unchanged.
 
 
 def state_of(module: nn.Module) -> dict[str, Any]:
@@ -411,7 +413,7 @@ def state_of(module: nn.Module) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_module_is_left_as_it_was(name: str) -> None:
+def test_the_module_stays_unchanged(name: str) -> None:
     module, X, y = prepared(name)
     first = next(module.parameters())
     first.grad = torch.ones_like(first)
@@ -425,7 +427,7 @@ def test_the_module_is_left_as_it_was(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["mlp", "tokens", "gated"])
-def test_the_module_is_left_as_it_was_after_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_module_stays_unchanged_after_an_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from ntkit.features.empirical import draws
 
     module, X, y = prepared(name)

@@ -217,12 +217,12 @@ class Mixed(nn.Module):
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        ("shape", "must return a tensor of numbers"),
+        ("shape", "must return a floating-point tensor"),
         ("fewer rows", "one output for each row"),
-        ("no tensor", "something with 'logits'"),
+        ("no tensor", "an object with 'logits'"),
         ("detached", "depends on its parameters"),
         ("zero", "not all zero"),
-        ("in place", "overwrites nothing"),
+        ("in place", "does not overwrite"),
     ],
 )
 def test_modules_that_cannot_be_used(fault: str, text: str) -> None:
@@ -249,7 +249,7 @@ def test_parameters_of_modules() -> None:
     for module, text in (
         (nn.Flatten(), "a module with parameters"),
         (net().requires_grad_(False), "parameters that require gradients"),
-        (nn.Linear(6, 3, device="meta"), "must have numbers"),
+        (nn.Linear(6, 3, device="meta"), "must hold values"),
         (nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3, device="meta")), "on one device"),
     ):
         with pytest.raises(ValueError, match=text):
@@ -293,9 +293,9 @@ def test_rows_and_targets() -> None:
     shuffled = DataLoader(TensorDataset(X, y), batch_size=5, shuffle=True)
     for rows, targets, error, text in (
         (X[:0], y[:0], ValueError, "at least one row"),
-        (X, y[:5], ValueError, "equally many rows"),
+        (X, y[:5], ValueError, "the same number of rows"),
         (X, y + 3, ValueError, "from 0 to 2"),
-        (X, y.double(), TypeError, "classes, whole numbers"),
+        (X, y.double(), TypeError, "classes, given as integers"),
         (X, y[:, None], ValueError, "must have the shape"),
         ({}, None, ValueError, "at least one"),
         (None, None, TypeError, "real numbers"),

@@ -16,7 +16,7 @@ from ntkit.features.fourier import RandomFourierFeatures
 from ntkit.features.fourier.fastfood import FastfoodFeatures
 from ntkit.kernels import gaussian
 
-SIZES = (64, 65)  # pairs only, and one cosine alone
+SIZES = (64, 65)  # pairs only, or a single cosine
 
 
 def maps(**parameters):
@@ -25,7 +25,7 @@ def maps(**parameters):
 
 
 class Draws:
-    """What a fitted map of the Gaussian draws: B, Π, g/‖g‖ of all blocks, and the lengths of the frequencies."""
+    """Return the draws of a fitted map of the Gaussian: B, Π, g/‖g‖ of all blocks, and the frequency lengths."""
 
     def __init__(self, features):
         d, size = features.n_features_in_, -(-features.n_components // 2)
@@ -54,7 +54,7 @@ def expected_frequencies(features):
 
 
 def frequencies(features):
-    """Those of a fitted map, which writes none of them out: phases of unit vectors."""
+    """Return the frequencies of a fitted map, which does not store them: phases of unit vectors."""
     return features._draws.phases(np.eye(features.n_features_in_), None).T
 
 
@@ -72,7 +72,7 @@ def naive(features, X):
 
 
 @pytest.mark.parametrize("d", [1, 3, 64, 65, 300])
-def test_features_are_those_of_the_formula(d, rng):
+def test_features_equal_the_formula(d, rng):
     for m in [1, 2, 127, 128, 1301]:
         X = rng.standard_normal((19, d))
         features = FastfoodFeatures(n_components=m, lengthscale=0.7, random_state=0).fit(X)
@@ -84,7 +84,7 @@ def test_features_are_those_of_the_formula(d, rng):
 
 
 def test_lengths_of_the_frequencies(rng):
-    """At full size d = n they are those drawn; the directions of a block are all of one matrix."""
+    """At full size d = n the lengths are the drawn ones; the directions of a block come from one matrix."""
     X = rng.standard_normal((2, 64))
     features = FastfoodFeatures(n_components=256, lengthscale=2.0, random_state=0).fit(X)
     W = frequencies(features)
@@ -107,7 +107,7 @@ def test_frequencies_have_the_law_of_the_gaussian(rng):
     assert stats.kstest(lengths, stats.chi(64).cdf).pvalue > 1e-6
 
 
-def test_blocks_have_draws_of_their_own(rng):
+def test_blocks_have_independent_draws(rng):
     features = FastfoodFeatures(n_components=2 * 3 * 128, random_state=0).fit(rng.standard_normal((2, 128)))
     draws = Draws(features)
     check_distinct(draws.signs)
@@ -132,7 +132,7 @@ def test_inner_products_are_unbiased(m, d):
         lambda seed: lambda X: 0 * right(seed)(X),
         lambda seed: lambda X: np.full((len(X), m), m**-0.5),  # noqa: ARG005
         lambda seed: lambda X: 1.05 * right(seed)(X),
-        lambda seed: lambda X: 2**0.5 * right(seed)(X)[:, -(m // 2) :],  # sines alone
+        lambda seed: lambda X: 2**0.5 * right(seed)(X)[:, -(m // 2) :],  # sines only
     ]
     for fault in faults:
         with pytest.raises(AssertionError):
@@ -142,7 +142,7 @@ def test_inner_products_are_unbiased(m, d):
 
 
 @pytest.mark.parametrize(("m", "axes"), sampled([(256, 1), (64, 1), (64, 2), (256, 2), (64, 64), (256, 64)], 3))
-def test_variance_is_that_of_the_formula(m, axes):
+def test_variance_equals_the_formula(m, axes):
     """Half of a block, and two blocks; Σ_j z_j⁴ = ‖z‖⁴/axes. False alarms: 1e-6, sample variances vary by 0.05 or 0.06.
 
     Pairs that are closer have a part of order 1/n² that is not in the formula.
@@ -192,7 +192,7 @@ def test_rows_of_any_size(rng):
 # Length scales.
 
 
-def test_scale_is_that_of_random_fourier_features(rng):
+def test_scale_equals_random_fourier_features(rng):
     X = 3 * rng.standard_normal((50, 6)) + 2
     assert (
         FastfoodFeatures(n_components=4).fit(X).lengthscale_

@@ -55,7 +55,7 @@ def test_with_flips(X, library):
     assert labels.tolist() == list("ab" * 30)
 
 
-def test_targets_of_with_flips_must_belong_to_the_images(X):
+def test_with_flips_requires_one_target_per_image(X):
     for y in (np.arange(29), 3, np.zeros((1, 30))):
         with pytest.raises(ValueError, match="'y' parameter of with_flips must be None or an array of 30 rows"):
             with_flips(X, y)
@@ -106,7 +106,7 @@ def test_kernel_of_averaged_features(rng):
 
 
 def test_ridge_with_the_averaged_kernel_is_that_with_flips(rng):
-    """With half the penalty, for a kernel that flips of both arguments leave as it is."""
+    """With half the penalty, for a kernel that is invariant to flipping both arguments."""
     X, new, y = rng.standard_normal((12, 6)), rng.standard_normal((5, 6)), rng.standard_normal(12)
     images, targets = with_flips(X.reshape(12, 1, 3, 2), y)
     rows = images.reshape(24, 6)
@@ -118,7 +118,7 @@ def test_ridge_with_the_averaged_kernel_is_that_with_flips(rng):
     np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
-def test_features_get_images_as_they_were_given(X):
+def test_features_get_the_images_unchanged(X):
     seen = []
 
     def look(images):

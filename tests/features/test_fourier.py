@@ -17,7 +17,7 @@ from ntkit.features.fourier import OrthogonalFourierFeatures, RandomFourierFeatu
 from ntkit.features.fourier._numba import waves
 from ntkit.kernels import gaussian
 
-SIZES = (64, 65)  # pairs only, and one cosine alone
+SIZES = (64, 65)  # pairs only, or a single cosine
 
 
 def maps(**parameters):
@@ -43,7 +43,7 @@ def naive(features, X):
 # The law.
 
 
-def test_features_are_those_of_the_formula(rng):
+def test_features_equal_the_formula(rng):
     for m in [1, 2, 7, 8]:
         X = rng.standard_normal((5, 3))
         features = RandomFourierFeatures(n_components=m, lengthscale=0.7, random_state=0).fit(X)
@@ -65,7 +65,7 @@ def test_inner_products_are_unbiased(m, lengthscale):
         lambda seed: lambda X: right(0)(X),  # noqa: ARG005
         lambda seed: lambda X: 1.05 * right(seed)(X),
         lambda seed: lambda X: (m / 2) ** 0.5 * right(seed)(X),
-        lambda seed: lambda X: 2**0.5 * right(seed)(X)[:, -(m // 2) :],  # sines alone
+        lambda seed: lambda X: 2**0.5 * right(seed)(X)[:, -(m // 2) :],  # sines only
     ]
     for fault in faults:
         with pytest.raises(AssertionError):
@@ -74,7 +74,7 @@ def test_inner_products_are_unbiased(m, lengthscale):
         check_unbiased(right, X, gaussian(X, lengthscale=1.05 * lengthscale), n_seeds=1000)
 
 
-def test_a_cosine_alone_needs_its_phase():
+def test_a_single_cosine_needs_its_phase():
     """False alarms: 1e-6. Without the phase the mean has k(x, −y) in it."""
     X = spread_rows(6)
     K = gaussian(X, lengthscale=2.0)
@@ -88,7 +88,7 @@ def test_a_cosine_alone_needs_its_phase():
         check_unbiased(without, X, K, n_seeds=2000)
 
 
-def test_variance_is_that_of_the_formula():
+def test_variance_equals_the_formula():
     """False alarms: errors of a mean of 32 cosines have a kurtosis near 3, see check_variance."""
     X = spread_rows(6)
     K = gaussian(X, lengthscale=1.5)
@@ -107,7 +107,7 @@ def test_variance_is_that_of_the_formula():
 
 
 def test_less_error_than_scikit_learn(rng):
-    """As the formulas say: (1 − k²)²/m against (1 + k⁴/2 − k²)/m (also for k = 1)."""
+    """The formulas are (1 − k²)²/m and (1 + k⁴/2 − k²)/m (also for k = 1)."""
     X = rng.standard_normal((40, 10))
     K = gaussian(X, lengthscale=5.0)
 
@@ -142,7 +142,7 @@ def test_more_components_keep_the_first_frequencies(rng):
 
 @pytest.mark.parametrize("phase", [None, 2.5])
 def test_waves(phase, rng):
-    """Each number of a row is as exact beside large ones, for which the C library is called."""
+    """Each entry of a row stays accurate if other entries are so large that the C library is called for them."""
     for dtype in ["float32", "float64"]:
         eps = np.finfo(dtype).eps
         scales = np.array([0, 1e-30, 1, 10, 8e3, 1e5, 1e6, 1e7, 1e15])[:, None]
@@ -159,7 +159,7 @@ def test_waves(phase, rng):
         np.testing.assert_allclose(26**0.5 * Z, np.hstack([cosines, sines]), rtol=0, atol=1.5 * eps)
 
 
-def test_waves_of_what_is_not_finite():
+def test_waves_of_non_finite_values():
     Z = np.array([[np.nan, 1.0, 0.0, 0.0], [np.inf, 1.0, 0.0, 0.0]])
     waves(Z, 2, None)
     np.testing.assert_array_equal(np.isnan(Z), [[True, False, True, False]] * 2)
@@ -275,7 +275,7 @@ def test_variance_of_orthogonal(m):
 
 
 @pytest.mark.parametrize("kind", ["float64", "float32", "csr", "torch", "integers"])
-def test_scale_is_that_of_svc(kind, rng):
+def test_scale_equals_svc(kind, rng):
     import torch
 
     X = 3 * rng.standard_normal((50, 6)) + 2

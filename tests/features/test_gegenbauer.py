@@ -48,7 +48,7 @@ def law(orthogonal):
 
 
 def held(fitted, X, n_terms=40):
-    """What the modes of a map hold of the kernel, by definition: radial functions and their mixtures, written out."""
+    """Return the share of the kernel in each mode by definition: radial functions and their mixtures, written out."""
     norms = np.linalg.norm(X, axis=1)
     degree, d = fitted.degree_, X.shape[1]
     parameters = {"lengthscale": fitted.lengthscale_, "depth": fitted.depth, "power": fitted.power}
@@ -77,7 +77,7 @@ def exact_kernel(kernel, X, lengthscale=1.0, depth=1, power=1):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
-def test_random_features_are_those_of_definition_8(kernel, rng):
+def test_random_features_equal_definition_8(kernel, rng):
     for d in [2, 3, 6]:
         X = rows_of(rng, 7, d)
         features = GegenbauerFeatures(
@@ -95,7 +95,7 @@ def test_random_features_are_those_of_definition_8(kernel, rng):
 
 @pytest.mark.parametrize("order", [1, 2, 3])
 def test_orders_of_definition_8(order, rng):
-    """As many radial functions as asked for, in blocks of as many directions."""
+    """The map has the requested number of radial functions, in blocks of that many directions."""
     X = rows_of(rng, 65, 3, low=0.1, high=3.0)
     features = GegenbauerFeatures(
         "gaussian",
@@ -122,7 +122,7 @@ def test_orders_of_definition_8(order, rng):
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_harmonics_hold_the_kernel_up_to_the_degree(kernel, rng):
-    """Mixtures are orthogonal: where all modes are taken nothing changes."""
+    """Mixtures are orthogonal: if all modes are taken, the kernel does not change."""
     for d in [1, 2, 3, 6]:
         X = rows_of(rng, 12, d)
         degree = 1 if d == 1 else 3
@@ -169,7 +169,7 @@ def test_inner_products_are_unbiased(kernel, harmonics, parameters, orthogonal):
         judge_mean(1.05**2 * grams, K)
 
 
-def test_a_direction_alone_is_unbiased_too():
+def test_a_single_direction_is_unbiased():
     """False alarms: 1e-6. Each feature counts, not only their mean."""
     X = spread_rows(3)
     parameters = {"n_components": 1, "degree": 2, "harmonics": False, "tolerance": 0.0}
@@ -177,7 +177,7 @@ def test_a_direction_alone_is_unbiased_too():
     check_unbiased(maps("ntk", **parameters), X, expected, n_seeds=tiers.scaled(400, 800))
 
 
-def test_variance_is_that_of_independent_directions():
+def test_variance_equals_independent_directions():
     """Var = (E f_x(w)² f_y(w)² − K²)/M, the mean over the circle by the trapezoidal rule, exact for polynomials."""
     X = spread_rows(2)
     parameters = {"degree": 4, "harmonics": False, "directions": "gaussian", "tolerance": 0.0}
@@ -214,8 +214,8 @@ def test_orthogonal_directions_and_harmonics_have_less_error():
     assert whole < 0.5 * orthogonal
 
 
-def test_spectral_error_is_below_that_of_theorem_9(rng):
-    """M of Theorem 9 for ε = ½, δ = 0.1 suffices for all of ten seeds, and four times as many halve the error."""
+def test_spectral_error_is_below_the_bound_of_theorem_9(rng):
+    """M of Theorem 9 for ε = ½, δ = 0.1 suffices for all of ten seeds, and four times M halves the error."""
     X, d, degree, lam, eps, delta = rows_of(rng, 80, 3), 3, 5, 4.0, 0.5, 0.1
     parameters = {"depth": 2, "degree": degree, "harmonics": False, "directions": "gaussian", "tolerance": 0.0}
     h, K = held(GegenbauerFeatures("ntk", n_components=8, **parameters).fit(X), X, n_terms=1)
@@ -287,7 +287,7 @@ def test_directions_are_uniform(orthogonal):
     [(1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (2, 40), (3, 2), (3, 20), (4, 8), (7, 3), (9, 2), (30, 2), (200, 1)],
 )
 def test_harmonics_are_exact(d, degree, rng):
-    """Features of the kernel P_ℓ are its α_ℓ harmonics, whatever their directions."""
+    """Features of the kernel P_ℓ are its α_ℓ harmonics, for any directions."""
     size = kernels.harmonic_dimension(degree, d)
     X = rows_of(rng, 30, d)
     X[1], X[2] = 3 * X[0], -X[0]
@@ -319,9 +319,9 @@ def test_harmonics_are_rotations_of_the_closed_formulas(d, degree, rng):
 
 
 def test_harmonics_are_well_conditioned():
-    """Norms of mixing matrices multiply rounding errors; random directions have some of thousands.
+    """The norms of mixing matrices multiply rounding errors; with random directions some norms are in the thousands.
 
-    Directions of one degree alone, and those that all degrees up to it share.
+    Tested are directions of a single degree, and directions that all degrees up to it share.
     """
     for d, degree in [(3, 8), (3, 20), (5, 6), (9, 3)]:
         for degrees in ([degree], list(range(degree + 1))):
@@ -360,7 +360,7 @@ def energies(kernel, features, n_terms, **parameters):
     }
 
 
-def test_modes_come_by_eigenvalue_as_long_as_they_fit(rng):
+def test_modes_are_sorted_by_eigenvalue_and_added_while_they_fit(rng):
     for m in [1, 2, 3, 4, 5, 8, 20, 50]:
         X = rows_of(rng, 65, 3, 0.3, 1.5)
         features = GegenbauerFeatures("gaussian", n_components=m, lengthscale=1.0, degree=4, random_state=0).fit(X)
@@ -401,8 +401,8 @@ def test_any_number_of_components(kernel, rng):
         assert sizes == sorted(sizes)
 
 
-def test_truncation_is_what_is_left_out(rng):
-    X = rows_of(rng, 65, 3, 0.3, 1.5)  # as many as quantiles are kept
+def test_truncation_is_the_weight_of_the_dropped_modes(rng):
+    X = rows_of(rng, 65, 3, 0.3, 1.5)  # the number of quantiles that are kept
     for kernel in (*KERNELS, "gaussian"):
         for m in (4, 30):
             features = GegenbauerFeatures(kernel, n_components=m, lengthscale=0.8, degree=3, random_state=0).fit(X)
@@ -479,7 +479,7 @@ def test_degrees(rng):
         assert features.degree_ == degree
         assert features.random_modes_ == [(k, 0) for k in range(degree + 1)]
     assert GegenbauerFeatures("ntk", n_components=64).fit(X[:, :1]).degree_ == 1
-    many = rng.standard_normal((5, 3000))  # in many columns degrees whose harmonics are too many are left out
+    many = rng.standard_normal((5, 3000))  # with many columns, degrees with too many harmonics are dropped
     assert GegenbauerFeatures("ntk", n_components=64).fit(many).degree_ <= 2
     for kernel in KERNELS:
         features = GegenbauerFeatures(kernel, n_components=32, random_state=0).fit(many)
@@ -487,7 +487,9 @@ def test_degrees(rng):
 
 
 def test_degrees_that_are_chosen(rng):
-    """As many as fit whole; 20 of random features, but of more than the next one up to 8 harmonics a component."""
+    """All degrees that fit completely; up to 20 for random features, but after the complete degrees only those with at
+    most 8 harmonics per component, or the next one.
+    """
     assert GegenbauerFeatures("nngp", n_components=201, depth=2).fit(rows_of(rng, 9, 2)).degree_ == 100
     parameters = {"depth": 3, "tolerance": 0.0}
     assert (
@@ -507,7 +509,9 @@ def test_degrees_that_are_chosen(rng):
     [("ntk", {}, 0.8), ("nngp", {}, 0.5), ("arc_cosine", {"power": 0}, 0.8), ("arc_cosine", {"power": 2}, 0.4)],
 )
 def test_degrees_that_vanish_take_no_room(kernel, parameters, below, d, rng):
-    """Every other one does here. Errors are `below` times those of the degrees that would fit if all counted."""
+    """Every other degree counts here. Errors are `below` times the error with the degrees that would fit if all
+    counted.
+    """
     X, m, fitting = rows_of(rng, 200, d), *((256, 128) if d == 2 else (1024, 32))
     features = GegenbauerFeatures(kernel, n_components=m, tolerance=0.01, random_state=0, **parameters).fit(X)
     assert features.random_modes_ == []
@@ -646,7 +650,7 @@ def test_groups_are_a_product_of_kernels(rng):
         np.testing.assert_allclose(as_numpy(features.transform(rows)), Z, atol=1e-13)
 
 
-def test_features_of_groups_are_products_of_those_of_each(rng):
+def test_features_of_groups_are_products_of_the_features_of_each_group(rng):
     """Each block is the tensor product of harmonics times radial functions, in the order of the groups."""
     X = rng.standard_normal((10, 3))
     features = GegenbauerFeatures(
@@ -680,7 +684,7 @@ def test_features_of_groups_are_products_of_those_of_each(rng):
     assert start == Z.shape[1]
 
 
-def test_one_group_of_all_columns_changes_nothing(rng):
+def test_one_group_of_all_columns_equals_no_groups(rng):
     X = rows_of(rng, 30, 3)
     one = GegenbauerFeatures("gaussian", n_components=81, lengthscale=1.0, groups=[(0, 1, 2)], random_state=0).fit(X)
     none = GegenbauerFeatures("gaussian", n_components=81, lengthscale=1.0, random_state=0).fit(X)
@@ -759,7 +763,7 @@ def test_spheres_are_found(name, rng):
     given = GegenbauerFeatures("gaussian", n_components=128, groups=groups, random_state=0).set_params(
         lengthscale=features.lengthscale_
     )
-    if given.fit(shifted).modes_ == features.modes_:  # else one radial function is enough on a sphere
+    if given.fit(shifted).modes_ == features.modes_:  # otherwise one radial function is enough on a sphere
         np.testing.assert_allclose(given.transform(shifted), Z, atol=1e-7)
     for rows in (X.astype(np.float32), sp.csr_array(X), torch.from_numpy(X), torch.from_numpy(X).float()):
         other = GegenbauerFeatures("gaussian", n_components=128, random_state=0).fit(rows)
@@ -770,7 +774,7 @@ def test_spheres_are_found(name, rng):
         np.testing.assert_allclose(as_numpy(features.transform(rows)), Z, atol=scale * (1 + np.abs(X).max()))
 
 
-def test_groups_are_not_looked_for_elsewhere(rng):
+def test_groups_are_not_detected_in_other_cases(rng):
     X, _ = tables(rng)["month"]
     for parameters in (
         {"kernel": "ntk"}, {"kernel": "exponential"}, {"kernel": (1.0, 1.0)}, {"kernel": "gaussian", "groups": None},
@@ -817,7 +821,7 @@ def seasons(rng, n, month):
     ("month", "lengthscale", "scaled"), [("scaled", 0.4, False), ("circle", 0.5, False), ("scaled", 1.0, True)]
 )
 def test_places_and_months_are_as_good_as_landmarks(month, lengthscale, scaled):
-    """At most 1.05 times the error of Nyström features over three draws; without groups more than 1.2 times theirs.
+    """At most 1.05 times the error of Nyström features over three draws; without groups more than 1.2 times.
 
     Ratios here: 0.68, 0.83, 0.84 and 1.39, 2.21, 1.92.
     """
@@ -850,7 +854,7 @@ def test_months_need_no_scaling(rng):
 
 
 def test_one_radial_function_is_kept_near_a_sphere(rng):
-    """Of standardized places, if the others hold less than 1 %; more where `order` asks for more."""
+    """For standardized places, if the other modes hold less than 1 %; more if `order` asks for more."""
     X, groups = tables(rng, 2000)["standardized"]
     parameters = {"n_components": 256, "lengthscale": 1.0, "random_state": 0}
     features = GegenbauerFeatures("gaussian", **parameters).fit(X)
@@ -906,7 +910,7 @@ def test_projections_keep_norms_and_products_on_average(sparse, rng):
     assert np.abs(np.array(grams).std(axis=0)[0, 1]) > 0.01
 
 
-def test_projections_that_reduce_nothing(rng):
+def test_projections_that_do_not_reduce_the_dimension(rng):
     X = rows_of(rng, 20, 4)
     plain = GegenbauerFeatures("ntk", n_components=32, random_state=0).fit(X).transform(X)
     for size in (4, 5, 100):
@@ -1032,7 +1036,7 @@ def test_maps_scale_with_the_rows(kernel, rng):
         np.testing.assert_allclose(Z, near.transform(X), atol=1e-9)
 
 
-def test_gaussian_far_beyond_what_was_seen(rng):
+def test_gaussian_for_rows_far_beyond_the_training_norms(rng):
     """No features hold rows there; they vanish, as k(x, y) does for all rows seen."""
     for harmonics in [True, False]:
         X = rows_of(rng, 20, 3)
@@ -1050,8 +1054,8 @@ def test_gaussian_far_beyond_what_was_seen(rng):
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "exponential", (0.5, 1.0, 0.25), "ntk"])
-def test_rows_somewhat_beyond_what_was_seen(kernel, rng):
-    """Radial functions are those of all norms, only their mixtures those of the norms seen."""
+def test_rows_slightly_beyond_the_training_norms(kernel, rng):
+    """Radial functions are defined for all norms; only their mixtures depend on the training norms."""
     for harmonics in [True, False]:
         X, far = rows_of(rng, 65, 3, 0.5, 1.0), rows_of(rng, 5, 3, 1.5, 3.0)
         features = GegenbauerFeatures(
@@ -1098,7 +1102,7 @@ def test_few_rows_and_columns(rng):
                 assert 1 <= Z.shape[1] <= m
 
 
-def test_zero_rows_alone():
+def test_only_zero_rows():
     for kernel in KERNELS:
         X = np.zeros((3, 4))
         features = GegenbauerFeatures(kernel, n_components=8, random_state=0).fit(X)
@@ -1125,7 +1129,7 @@ def test_one_column_holds_the_kernel(rng):
 
 @pytest.mark.parametrize("d", [2, 3, 10])
 def test_compiled_polynomials(d, rng):
-    """Degrees to 11 of columns that they share, or not, of numbers less and more than what is worked on at a time."""
+    """Degrees up to 11 with shared and separate directions, for fewer and more numbers than are processed at a time."""
     for dtype in ["float32", "float64"]:
         error = 100 * np.finfo(dtype).eps
         degrees = np.array([0, 1, 2, 3, 5, 6, 7, 8, 11])
@@ -1170,7 +1174,7 @@ def test_compiled_sums(top, rng):
 # Length scales.
 
 
-def test_scale_is_that_of_the_rows(rng):
+def test_scale_equals_the_scale_of_the_rows(rng):
     X = 3 * rng.standard_normal((50, 6)) + 2
     X *= rng.random(X.shape) < 0.6
     for rows in (X, sp.csr_array(X)):
@@ -1214,7 +1218,7 @@ def test_parameters_set_after_the_fit_wait_for_the_next_one(rng):
         assert len(copy.get_feature_names_out()) == Z.shape[1]
 
 
-def test_harmonics_and_random_features_have_directions_of_their_own(rng):
+def test_harmonics_and_random_features_have_independent_directions(rng):
     features = GegenbauerFeatures("ntk", n_components=40, random_state=0).fit(rng.standard_normal((6, 4)))
     drawn = features._draws.factors[0].directions
     for i in range(drawn.shape[1] - 1):
@@ -1222,14 +1226,14 @@ def test_harmonics_and_random_features_have_directions_of_their_own(rng):
         assert others.max() < 1 - 1e-9 or (np.abs(drawn[:, i]).max() == 1)
 
 
-def test_groups_have_draws_of_their_own(rng):
+def test_groups_have_independent_draws(rng):
     X = np.tile(rng.standard_normal((6, 3)), 2)  # the same degrees for both
     features = GegenbauerFeatures("gaussian", n_components=400, groups=[(0, 1, 2), (3, 4, 5)], random_state=0).fit(X)
     first, second = (factor.directions for factor in features._draws.factors)
     assert first.shape[1] > 8
     common = min(first.shape[1], second.shape[1])
     same = np.isclose(first[:, :common], second[:, :common]).all(axis=0)
-    assert same.sum() <= 4  # degree 0 and 1 are those of the coordinates
+    assert same.sum() <= 4  # degrees 0 and 1 are the coordinates
 
 
 # Errors.
@@ -1256,14 +1260,14 @@ def test_parameters_that_do_not_go_together(rng):
         ({"kernel": np.exp, "power": -1}, ValueError, "'power' .* an int ≥ 0. Got -1"),
         ({"kernel": np.exp, "power": 1.0}, TypeError, "'power' .* Got 1.0"),
         ({"kernel": lambda t: -t}, ValueError, "not positive definite in dimension 3: .* degree 1 is -1 < 0"),
-        ({"kernel": lambda t: t[:2], "degree": 2}, ValueError, "must return finite .*of the shape"),
-        ({"kernel": lambda t: 1.0, "degree": 2}, ValueError, "must return finite .*of the shape"),  # noqa: ARG005
+        ({"kernel": lambda t: t[:2], "degree": 2}, ValueError, "must return finite .*of the same shape"),
+        ({"kernel": lambda t: 1.0, "degree": 2}, ValueError, "must return finite .*of the same shape"),  # noqa: ARG005
         ({"degree": "a"}, ValueError, "'degree' parameter of GegenbauerFeatures must be 'auto' or an int ≥ 0. Got 'a'"),
         ({"order": "a"}, ValueError, "'order' parameter of GegenbauerFeatures must be 'auto' or an int ≥ 1. Got 'a'"),
         (
             {"kernel": "gaussian", "groups": [(0, 1)]},
             ValueError,
-            r"'groups' .* each of 0 to 2 is once. Got \[\(0, 1\)\]",
+            r"'groups' .* each column from 0 to 2 exactly once. Got \[\(0, 1\)\]",
         ),
         ({"kernel": "gaussian", "groups": [(0, 1), (1, 2)]}, ValueError, "'groups'"),
         ({"kernel": "gaussian", "groups": [(0, 1, 2), ()]}, ValueError, "'groups'"),
@@ -1311,7 +1315,7 @@ def test_in_use(rng):
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch itself, on first use
 def test_forward_derivatives(parameters, rng):
-    """torch.func.jvp against finite differences: dual tensors do not say that they want a gradient."""
+    """Compare torch.func.jvp with finite differences: dual tensors do not set requires_grad."""
     import torch
 
     X, V = rng.standard_normal((2, 6, 4))

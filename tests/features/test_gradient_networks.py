@@ -258,7 +258,7 @@ def test_one_pixel_is_a_vector(rng):
     np.testing.assert_allclose(as_images, as_vectors, rtol=0, atol=1e-13 * np.abs(as_vectors).max())
 
 
-def test_a_readout_that_is_not_trained_changes_nothing(rng):
+def test_a_frozen_readout_has_no_effect(rng):
     X = images(rng)
     net = IMAGE_NETS["pooling last"]
     Z = GradientFeatures(net, width=5, random_state=0).fit_transform(X)
@@ -345,7 +345,7 @@ def test_torch_is_asked_for(monkeypatch, rng):
 
 @pytest.mark.parametrize("name", ["cntk", "strides", "residual of the input"])
 def test_memory_of_batches(name, rng, monkeypatch):
-    """A batch is as many images as the budget holds, and the estimate of what an image takes is not far off."""
+    """A batch has the number of images that the budget holds, and the estimated memory of an image is not far off."""
     sizes, found = [], finite.gradients
 
     def spy(steps, weights, x):
@@ -379,7 +379,7 @@ def test_fitting_again_with_vectors(rng):
 # Bad input.
 
 
-def test_what_does_not_fit():
+def test_networks_that_do_not_fit():
     for net, image_shape, shape, rule in [
         (
             cntk(2),
@@ -395,7 +395,7 @@ def test_what_does_not_fit():
         (fully_connected(1), None, (2, 5, 4, 3), r"Layer 0, Dense\(\), cannot take images .* Put GlobalAvgPool\(\)"),
         (fully_connected(1), (5, 4, 3), (2, 60), r"Layer 0, Dense\(\), cannot take images of 5 × 4 pixels"),
         (Sequential(Conv(6, padding="valid"), *END), None, (2, 5, 4, 3), "its 6 × 6 window does not fit"),
-        (cntk(1), None, (2, 5, 4, 3), "'net' parameter of GradientFeatures must be a network with a layer that is"),
+        (cntk(1), None, (2, 5, 4, 3), "'net' parameter of GradientFeatures must be a network with at least one trai"),
         (Sequential(Conv(3), ReLU()), None, (2, 5, 4, 3), "The network ends in images of 5 × 4 pixels"),
     ]:
         with pytest.raises(ValueError, match=rule):
@@ -420,5 +420,5 @@ def test_layers_of_other_kinds():
     class Softplus(networks.Activation):
         pass
 
-    with pytest.raises(TypeError, match=r"Softplus has no method 'sigma'"):
+    with pytest.raises(TypeError, match=r"Softplus lacks the method 'sigma'"):
         GradientFeatures(Sequential(Conv(3), Softplus(), *END)).fit(np.ones((2, 5, 4, 3)))

@@ -100,7 +100,7 @@ class Law:
     n_components: int = 256
     n_features: tuple[int, ...] = (20, 32, 64)
     rate: bool = True
-    """Whether to look at the rate of the error, with rows of many columns."""
+    """True if the rate of the error is checked, with rows of many columns."""
 
 
 def polynomial(X: np.ndarray, coefficients: Any) -> np.ndarray:
@@ -200,7 +200,7 @@ LAWS = {
         lambda m, _: GegenbauerFeatures(quadratic, n_components=m, tolerance=0.0),
         lambda X, _: polynomial_of_cosines(X, (0.3, 0.5, 0.2)),
         n_components=128,
-        n_features=(20, 32),  # degree 2 is left out for many columns
+        n_features=(20, 32),  # degree 2 is dropped for many columns
         rate=False,
     ),
     "GegenbauerFeatures random": Law(
@@ -314,10 +314,10 @@ def test_sketches_of_wide_residual_layers_are_unbiased(kind: str) -> None:
 
 
 def test_sketches_of_wide_residual_layers_are_independent() -> None:
-    """Of φ and ψ: the errors of Σ and of Θ have no correlation.
+    """Sketches of φ and ψ are independent: the errors of Σ and of Θ are uncorrelated.
 
-    After an activation that is nearly the identity Σ depends on the sketch of φ alone, Θ on that of ψ alone. One sketch
-    for both gives a correlation near 1.
+    After an activation that is nearly the identity, Σ depends only on the sketch of φ, and Θ only on the sketch of ψ.
+    One sketch for both gives a correlation near 1.
     """
     last = nn.Dense(trainable=False)
     net = nn.Sequential(nn.Dense(), nn.Residual(*[nn.Dense(weight_std=0.5)] * 8), nn.LeakyReLU(0.9), last)

@@ -37,7 +37,7 @@ def maps(kernel, m, **parameters):
 
 @law
 @kernel
-def test_features_are_those_of_the_formula(kernel, law, rng):
+def test_features_equal_the_formula(kernel, law, rng):
     for d, m in [(3, 40), (1, 12), (8, 9), (2, 1)]:
         X = rng.standard_normal((5, d))
         X[2] = 0
@@ -95,7 +95,7 @@ def pair_spread(X):
 
 
 @law
-def test_variance_is_that_of_the_formula(law):
+def test_variance_equals_the_formula(law):
     """False alarms: the kurtosis is at most 5.2, see check_variance; ratios of 3000 other seeds: 0.93 to 1.13."""
     X = spread_rows(6)
     parameters = {"lengthscale": 2.0, "degree": 3, "method": law}
@@ -167,7 +167,7 @@ def test_optimal_shares():
 
 
 def test_less_error_than_the_geometric_law(rng):
-    """At m = 1024 a third of it; here at least less than 0.6."""
+    """At m = 1024 the ratio is a third; the test requires less than 0.6."""
     X = rng.standard_normal((100, 10))
     K = gaussian(X, lengthscale=10**0.5)
 
@@ -178,7 +178,7 @@ def test_less_error_than_the_geometric_law(rng):
     assert error("optimal") < 0.6 * error("geometric")
 
 
-# Kernels, degrees, what fit learns.
+# Kernels, degrees, learned attributes.
 
 
 def test_kernels_are_the_exact_ones(rng):
@@ -203,7 +203,7 @@ def test_the_error_is_small_where_it_should_be(law, rng):
         assert MaclaurinFeatures("ntk", n_components=4096, depth=depth, random_state=0).fit(X).estimate_error(X) < 0.05
 
 
-def test_degrees_0_and_1_alone_are_exact(rng):
+def test_degrees_0_and_1_only_are_exact(rng):
     X = rng.standard_normal((9, 4))
     for coefficients, size in (((2.0,), 1), ((0.0, 3.0), 4), ((2.0, 3.0), 5)):
         features = MaclaurinFeatures(coefficients, n_components=16).fit(X)
@@ -220,7 +220,7 @@ def test_one_feature_is_exact_up_to_truncation(rng):
 
 
 def test_automatic_degrees(rng):
-    """Poisson's tail at ‖x‖²/ℓ²; noise bounds it; a given series is bounded by its length alone."""
+    """Poisson's tail at ‖x‖²/ℓ²; noise bounds it; a given series is bounded only by its length."""
     X = np.eye(3)
     for scale, tolerance in ((1.0, 1e-3), (1.0, 1e-6), (0.5, 1e-3)):
         features = MaclaurinFeatures("gaussian", n_components=10**5, lengthscale=scale, tolerance=tolerance).fit(X)
@@ -245,7 +245,7 @@ def test_automatic_degrees(rng):
     )
 
 
-def test_what_fit_learns(rng):
+def test_learned_attributes(rng):
     X = rng.standard_normal((50, 6))
     features = MaclaurinFeatures("gaussian", n_components=8).fit(X)
     assert features.radius_ == pytest.approx(np.sqrt(np.mean(np.sum(X**2, axis=1))))
@@ -341,7 +341,7 @@ def test_small_and_large_rows(kernel, rng):
 
 
 @law
-def test_rows_far_from_those_of_fit(law, rng):
+def test_rows_far_from_the_training_rows(law, rng):
     X = rng.standard_normal((20, 5))
     features = MaclaurinFeatures("gaussian", n_components=64, lengthscale=1.0, method=law, random_state=0).fit(X)
     for factor in (1e15, 1e200):

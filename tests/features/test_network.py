@@ -57,7 +57,7 @@ def relative(Z, K):
     return float(np.linalg.norm(Z @ Z.T - K) / np.linalg.norm(K))
 
 
-# Algebra: with room for all monomials, patches and entries nothing is random but rotations.
+# Algebra: with room for all monomials, patches and entries, only rotations are random.
 
 WHOLE = {"degree": 2, "derivative_degree": 1, "hidden_components": 30_000, "random_state": 0}
 EXACT_NTK = {
@@ -118,7 +118,7 @@ def test_cntk_sketch_with_room_for_everything_is_definition_3(kernel_size, norma
         X
     )
     np.testing.assert_allclose(Z @ Z.T, naive @ naive.T, rtol=1e-12)
-    assert relative(Z, cntk(X, depth=2, kernel_size=kernel_size)) < 0.15  # what polynomials this short leave
+    assert relative(Z, cntk(X, depth=2, kernel_size=kernel_size)) < 0.15  # error of polynomials of this degree
 
 
 @pytest.mark.parametrize("activation", [nn.ReLU(), nn.LeakyReLU(), nn.Abs(), nn.Erf(), nn.Sin(), nn.GELU()], ids=str)
@@ -127,7 +127,7 @@ def test_zero_images_have_zero_features(activation):
         for normalize in [True, False]:
             X = images()
             X[1] = 0
-            X[2, :3] = 0  # zeros beside others
+            X[2, :3] = 0  # zero and nonzero rows together
             net = S(nn.Conv(3), activation, nn.AvgPool(2, stride=1), nn.Conv(2), activation, GAP, nn.Dense())
             parameters = {"n_components": 64, "method": method, "normalize": normalize, "random_state": 0}
             for dtype in (np.float64, np.float32):
@@ -382,7 +382,7 @@ def test_bad_networks_and_images():
         features = NetworkFeatures(net)
         with pytest.raises(error, match=text):
             features.fit(X)
-        assert vars(features).keys() == features.get_params(deep=False).keys()  # nothing of a failed fit stays
+        assert vars(features).keys() == features.get_params(deep=False).keys()  # a failed fit leaves no attributes
         with pytest.raises(NotFittedError):
             features.transform(X)
 
@@ -407,7 +407,7 @@ def test_bad_shapes_of_images(law):
     ):
         with pytest.raises(ValueError, match=text):
             features.transform(wrong)
-    with pytest.raises(TypeError, match=f"'X' parameter of {name} must be dense, as images are"):
+    with pytest.raises(TypeError, match=f"'X' parameter of {name} must be dense for images"):
         features.transform(sp.csr_array(np.ones((2, 40))))
     with pytest.raises(ValueError, match="n_components"):
         features.set_params(n_components=0, image_shape=None).fit(X[:, :3])
@@ -495,13 +495,13 @@ def cuda_images(name):
 @gpu
 @METHODS
 @pytest.mark.parametrize("name", ON_CUDA)
-def test_cuda_features_equal_those_of_the_host(name, method):
+def test_cuda_features_equal_host_features(name, method):
     for kind in ["ntk", "both"]:
         X = cuda_images(name)
         features = NetworkFeatures(ON_CUDA[name], n_components=600, method=method, kind=kind, random_state=0).fit(X)
         Z = features.transform(X)
         scale = torch.linalg.vector_norm(Z)
-        # Units whose preactivation is 0 but for rounding may fall on the other side of a step.
+        # Units whose preactivation is 0 up to rounding may fall on either side of a step.
         for dtype, bound in {torch.float64: 1e-10, torch.float32: 1e-5 if method == "sketch" else 3e-3}.items():
             got = features.transform(X.to("cuda", dtype))
             assert got.dtype == dtype
@@ -516,7 +516,7 @@ def test_cuda_features_equal_those_of_the_host(name, method):
 @METHODS
 @pytest.mark.parametrize("name", ON_CUDA)
 def test_cuda_features_in_bfloat16(name, method):
-    """Gram matrices within 2 % of those of the host's features."""
+    """Gram matrices are within 2 % of the Gram matrix of the host."""
     X = cuda_images(name).float()
     features = NetworkFeatures(ON_CUDA[name], n_components=600, method=method, precision="bfloat16", random_state=0)
     Z = features.fit(X).transform(X).double()
@@ -528,7 +528,7 @@ def test_cuda_features_in_bfloat16(name, method):
 
 @gpu
 def test_cuda_batches_that_do_not_fit_are_halved():
-    """Three quarters of the free memory are taken: what is left is too little for the batch asked for."""
+    """Three quarters of the free memory are taken, so the rest is too small for the requested batch."""
     X = torch.randn(512, 16, 16, 3, device="cuda")
     features = NetworkFeatures(TWO, n_components=4096, kind="nngp", batch_size=512, random_state=0).fit(X)
     Z = features.set_params(batch_size=16).transform(X)

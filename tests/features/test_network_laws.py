@@ -1,6 +1,6 @@
 """Statistics of NetworkFeatures and CNTKSketch: bias, rates, errors on networks of all kinds.
 
-The level of a check is the probability of a false alarm; 1e-6 where nothing else is said.
+The level of a check is the probability of a false alarm: 1e-6 unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def test_fully_connected_networks_are_as_good_as_the_maps_for_them(depth):
 
 @pytest.mark.parametrize(("name", "method"), sampled(list(product(["cntk", "flatten", "residual"], METHODS)), 3))
 def test_columns_of_both_kernels(name, method):
-    """About as good as features of either kernel alone: mean errors of 4 seeds within a factor of 2.5."""
+    """Joint features are about as good as separate ones: mean errors of 4 seeds agree within a factor of 2.5."""
     X = images(n=5, height=6, width=6)
     parameters = {"n_components": 512, "hidden_components": 256, "method": method}
     for kind, columns in (("ntk", "ntk_columns_"), ("nngp", "nngp_columns_")):
@@ -253,7 +253,7 @@ def test_columns_of_both_kernels(name, method):
     assert Z[:, single.ntk_columns_].shape[1] == 512
     if name == "cntk":  # its last layer is not trained
         assert Z[:, single.nngp_columns_].shape[1] == 0
-    else:  # a fifth of the columns and more; K and `alone` are those of the NNGP kernel
+    else:  # at least a fifth of the columns; K and `alone` are for the NNGP kernel
         assert Z[:, single.nngp_columns_].shape[1] > 100
         assert relative(Z[:, single.nngp_columns_], K) < 4 * alone + 0.005 < 0.6
 

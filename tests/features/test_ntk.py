@@ -119,7 +119,7 @@ def test_sketch_is_algorithm_1(parameters, normalize, rng):
 @pytest.mark.parametrize("parameters", SKETCHES)
 def test_sketch_of_sparse_rows_is_algorithm_1(parameters, normalize, rng):
     for depth in [1, 2, 3]:
-        X = sparse_rows(rng, 4, 70, 0.8)  # more than four times as many columns as components
+        X = sparse_rows(rng, 4, 70, 0.8)  # more than four columns per component
         fitted = NTKSketch(depth=depth, n_components=16, normalize=normalize, random_state=3, **parameters)
         against_reference(fitted.fit(sp.csr_array(X)), X)
 
@@ -209,7 +209,7 @@ def test_algorithm_1_to_the_letter_draws_all_rows_of_hadamard_matrices_with_repl
 def test_coefficients_of_the_series(rng):
     X = rows(rng)
     taylor = NTKSketch(series="taylor", degree=4, derivative_degree=3, n_components=32).fit(X)
-    # Eq. 6; what the cut series lack at t = 1 goes to the highest degree.
+    # Eq. 6; the weight that truncated series lack at t = 1 goes to the highest degree.
     np.testing.assert_allclose(taylor.coefficients_[:4], [1 / np.pi, 0.5, 1 / (2 * np.pi), 0])
     np.testing.assert_allclose(taylor.derivative_coefficients_[:3], [0.5, 1 / np.pi, 0])
     fitted = NTKSketch(degree=4, derivative_degree=3, n_components=32).fit(X)
@@ -452,7 +452,7 @@ def test_many_monomials_of_few_features_take_little_memory_and_are_exact(rng):
             start += size
 
 
-def test_errors_can_be_estimated_whatever_the_output_is_set_to(rng):
+def test_errors_can_be_estimated_for_any_output_container(rng):
     X = rng.standard_normal((60, 10))
     features = NTKRandomFeatures(n_components=256, random_state=0).fit(X)
     expected = features.estimate_error(X)
@@ -463,7 +463,7 @@ def test_errors_can_be_estimated_whatever_the_output_is_set_to(rng):
 # Parameters.
 
 
-def test_nngp_columns_of_a_pickle_are_those_of_the_fit(rng):
+def test_nngp_columns_of_a_pickle_equal_the_fitted_ones(rng):
     X = rng.standard_normal((9, 5))
     first = NTKSketch(n_components=32, random_state=0).fit(X)
     columns = first.nngp_columns_

@@ -1,6 +1,6 @@
 """Statistics of the maps of the NTK: bias, rates, deep networks, spectral error, laws of the directions.
 
-The level of a check is the probability of a false alarm; LEVEL = 1e-6 where nothing else is said.
+The level of a check is the probability of a false alarm: LEVEL = 1e-6 unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def test_polynomial_sketches_are_unbiased_for_the_fitted_polynomial(kind):
     parameters = {"depth": 2, "degree": 6, "n_components": 256, "kind": kind, "normalize": False}
     fitted = NTKPolynomialSketch(**parameters).fit(X)
     t, norms = cosines(X)
-    # Degrees too small for a component of their own give theirs to the others: those of the budget count.
+    # Degrees whose share is below one component give it to the others, so the budget's coefficients count.
     exact = norms * sum(a * t**j for j, a in fitted.budget_.coefficients.items())
     sample = maps(NTKPolynomialSketch, **parameters)
     check_unbiased(sample, X, exact, seed=SEED)
@@ -152,7 +152,7 @@ def test_sketches_are_unbiased_for_their_polynomials(parameters):
 @pytest.mark.parametrize("depth", [3, *[1] * ALL])  # test_laws has depth 1
 @pytest.mark.parametrize(
     ("law", "parameters", "n_features"),
-    # So many features that no degree's monomials fit: those would have no error at all.
+    # Enough columns that no degree's monomials fit; degrees that fit would have no error.
     sampled(
         [
             pytest.param(NTKPolynomialSketch, {"degree": 8}, 600, id="polynomial"),
@@ -242,7 +242,7 @@ def test_theorem_3():
         Z = features.fit_transform(X)
         assert activations(features)[0].units.n_forward == m1
         errors.append(spectral_error(K, Z, lam))
-        assert spectral_error(K, 0 * Z, lam) > eps  # not so large a λ that nothing could fail
+        assert spectral_error(K, 0 * Z, lam) > eps  # λ is small enough that the check can fail
         assert spectral_error(K, 1.5 * Z, lam) > eps
     assert max(errors) < eps
 

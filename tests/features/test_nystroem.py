@@ -37,7 +37,7 @@ def one_thread():
 
 
 def unbalanced(n_rows, seed=0):
-    """Nine rows of ten in one tight cluster, the others in 40 wide ones far away."""
+    """Nine rows of ten are in one tight cluster, the others in 40 wide clusters far away."""
     rng = np.random.default_rng(seed)
     centres = 6 * rng.standard_normal((41, 5))
     label = np.where(rng.random(n_rows) < 0.9, 0, rng.integers(1, 41, n_rows))
@@ -65,7 +65,7 @@ OF_KERNELS = pytest.mark.parametrize(("kernel", "parameters", "exact"), KERNELS,
 
 
 @OF_KERNELS
-def test_features_are_those_of_the_formula(kernel, parameters, exact, rng):
+def test_features_equal_the_formula(kernel, parameters, exact, rng):
     for landmarks in ["leverage", "uniform"]:
         X = rng.standard_normal((60, 4))
         features = NystroemFeatures(kernel, n_components=20, landmarks=landmarks, random_state=0, **parameters).fit(X)
@@ -172,7 +172,7 @@ def test_few_and_equal_rows(kernel):
 
 
 def of_rows(X, kernel="ntk", batch_size=None, **parameters):
-    return _landmarks.OfRows(KernelSpec.resolve(kernel, parameters or {"depth": 1}, "test"), X, batch_size)
+    return _landmarks.ComputedMatrix(KernelSpec.resolve(kernel, parameters or {"depth": 1}, "test"), X, batch_size)
 
 
 def test_scores_from_all_rows_are_exact(rng):
@@ -180,7 +180,7 @@ def test_scores_from_all_rows_are_exact(rng):
         X = rng.standard_normal((50, 3))
         K, everything = ntk(X, depth=1), np.arange(50)
         exact = leverage_scores(K, lam)
-        for matrix in (of_rows(X), of_rows(X, batch_size=7), of_rows(sp.csr_array(X)), _landmarks.OfMatrix(K, 7)):
+        for matrix in (of_rows(X), of_rows(X, batch_size=7), of_rows(sp.csr_array(X)), _landmarks.StoredMatrix(K, 7)):
             scores = _landmarks.leverage_scores(matrix, everything, everything, alpha=lam)
             np.testing.assert_allclose(scores, exact, atol=1e-9)
         assert scores.sum() == pytest.approx(statistical_dimension(K, lam))
@@ -261,8 +261,9 @@ def test_samples_of_rows_without_scores(rng):
 
 @pytest.mark.parametrize("kernel", ["gaussian", "ntk"])
 def test_leverage_scores_find_small_clusters(kernel):
-    """Errors (spectral norm) of 5 seeds together; for others the ratio is 0.02 to 0.3. Of 64 rows some 6 are outside
-    the large cluster if they are drawn uniformly, and 41 clusters are to be met."""
+    """Errors (spectral norm) of 5 seeds together; for other seeds the ratio is 0.02 to 0.3. With uniform draws, about 6
+    of 64 rows are outside the large cluster, but there are 41 clusters to cover.
+    """
     X = unbalanced(1000)
     parameters = {"lengthscale": 3.0} if kernel == "gaussian" else {}
     errors = {}
@@ -428,7 +429,7 @@ def test_bad_kernel_matrices(rng):
 # Length scales.
 
 
-def test_scale_is_that_of_fourier_features(rng):
+def test_scale_equals_fourier_features(rng):
     from ntkit import RandomFourierFeatures
 
     X = 3 * rng.standard_normal((50, 6)) + 2
@@ -466,7 +467,7 @@ def test_float32_stays_float32(rng):
 
 
 def test_float32_rows_of_a_map_fitted_on_float64(rng):
-    """Landmarks in float64 make kernel values in float64: a smooth kernel of high condition loses nothing."""
+    """Landmarks in float64 give kernel values in float64, so an ill-conditioned smooth kernel keeps its accuracy."""
     X = rng.uniform(-1, 1, (200, 2))
     features = NystroemFeatures("gaussian", n_components=150, lengthscale=2.0, random_state=0).fit(X)
     single = X.astype(np.float32)
@@ -635,7 +636,7 @@ def test_dask(rng):
 # Fits, copies, draws again.
 
 
-def test_rows_are_left_as_they_are(rng):
+def test_rows_are_not_modified(rng):
     X = rng.standard_normal((30, 3))
     kept = X.copy()
     X.setflags(write=False)
@@ -654,7 +655,7 @@ def test_bad_combinations(rng):
     with pytest.raises(TypeError, match="kernel 'polynomial' takes the parameters degree, coef0, gamma"):
         NystroemFeatures("polynomial", kernel_params={"power": 2}).fit(X)
     with pytest.raises(
-        ValueError, match=r"'kernel_params' .* must be without 'depth', which is a parameter of its own"
+        ValueError, match=r"'kernel_params' .* must be a dict without 'depth', which is a separate parameter"
     ):
         NystroemFeatures("ntk", kernel_params={"depth": 2}).fit(X)
     with pytest.raises(ValueError, match=r"'landmarks' parameter of .* for sparse rows.* Got 'kmeans' instead"):

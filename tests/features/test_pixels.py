@@ -129,7 +129,7 @@ def test_sums_over_all_pixels(rng):
 
 
 def test_inner_products_of_mixed_patches_are_means_over_patches(rng):
-    """⟨Σ_o D_o x_o, Σ_o D_o y_o⟩ is the sum of ⟨x_o, y_o⟩ but for the products of different pixels, which signs cancel:
+    """⟨Σ_o D_o x_o, Σ_o D_o y_o⟩ is the sum of ⟨x_o, y_o⟩ plus products of different pixels, which the signs cancel:
 
     exactly in the mean over all 2⁴ signs of a 2 × 2 filter and one channel.
     """
@@ -248,8 +248,8 @@ def test_cuda_tensors_equal_numpy_arrays(layer, rng):
 # Norms.
 
 
-def test_vectors_get_their_norms_and_rounding_errors_of_what_cancelled_become_zero():
-    """Below FLOOR of the norm that a vector should have nothing but rounding errors is left of it."""
+def test_vectors_are_normalized_and_cancelled_vectors_become_zero():
+    """Below FLOOR times the expected norm of a vector, only rounding errors remain."""
     X = np.array([[3.0, 4.0], [0.6, -0.8], [2e-6, 0.0], [2e-5, 0.0], [0.0, 0.0], [1.0, 2.0]])
     power = np.array([4.0, 9.0, 1.0, 1.0, 1.0, 0.0])
     expected = np.array([[1.2, 1.6], [1.8, -2.4], [0.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 0.0]])

@@ -74,7 +74,7 @@ CASES = [(rows, degree, coef0) for rows in (positive_rows, unit_rows) for degree
 
 
 @pytest.mark.parametrize(("rows", "degree", "coef0"), sampled(CASES, 2))
-def test_errors_beside_scikit_learns(rows, degree, coef0):
+def test_errors_compared_with_scikit_learn(rows, degree, coef0):
     """At most 1.05 times its error, means of ten seeds; where the constant is most of the kernel a small part of it.
 
     The largest ratio measured at all degrees from 2 to 16 is 0.98, at degree 3 for unit rows and c = 0, where five
@@ -120,7 +120,7 @@ def test_degrees_are_exact_where_their_monomials_fit(rng):
 
 @pytest.mark.parametrize("method", ["tree", "power"])
 def test_norms_are_exact(method, rng):
-    """Also of rows much longer than those of `fit`, for which degrees were dropped, in both precisions."""
+    """Also for rows much longer than the training rows, for which degrees were dropped, in both precisions."""
     X = rng.standard_normal((20, 40)) / 6
     for degree, size in ((6, 1.0), (20, 1e-2)):
         fitted = PolynomialSketch(degree=degree, coef0=0.5, n_components=300, method=method, random_state=0).fit(

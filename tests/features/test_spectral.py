@@ -84,7 +84,7 @@ def test_law_of_the_frequencies(law):
     np.testing.assert_array_equal(1.3 * few, W[:, :50])
 
 
-def test_gaussian_draws_are_what_they_were():
+def test_gaussian_draws_do_not_change_between_versions():
     X = np.zeros((1, 7))
     seed = np.random.SeedSequence(5)
     W = RandomFourierFeatures(n_components=20, lengthscale=2.0, random_state=5).fit(X).frequencies_
@@ -114,7 +114,7 @@ def test_copies_files_and_exact_kernel(law, rng, tmp_path):
         np.testing.assert_allclose(as_numpy(features.transform(torch.from_numpy(X))), Z, atol=1e-9)
         save(features, tmp_path / "file")
         for again in (load(tmp_path / "file"), pickle.loads(pickle.dumps(features)), clone(features).fit(X)):
-            np.testing.assert_array_equal(again.transform(X), Z)  # pickles draw here
+            np.testing.assert_array_equal(again.transform(X), Z)  # pickles draw again here
             assert vars(again).keys() == vars(features).keys()
         other = copy.deepcopy(features).set_params(kernel="gaussian", kernel_params=None)
         with pytest.raises(ValueError, match="has other parameters than when it was fitted"):
@@ -127,7 +127,7 @@ def test_copies_files_and_exact_kernel(law, rng, tmp_path):
         ({"kernel": "ntk"}, ValueError, "'kernel' parameter of RandomFourierFeatures must be one of 'gaussian'"),
         ({"kernel": 3}, TypeError, "'kernel' parameter of RandomFourierFeatures"),
         ({"kernel_params": [1]}, TypeError, "'kernel_params' parameter of RandomFourierFeatures must be a dict"),
-        ({"kernel_params": {"lengthscale": 1.0}}, ValueError, "without 'lengthscale', which is a parameter of its own"),
+        ({"kernel_params": {"lengthscale": 1.0}}, ValueError, "without 'lengthscale', which is a separate parameter"),
         ({"kernel_params": {"nu": 1.5}}, TypeError, "kernel 'gaussian' takes the parameters lengthscale"),
         ({"kernel": "matern", "kernel_params": {"nu": 1.0}}, ValueError, "'nu' parameter of matern must be 0.5, 1.5"),
     ],

@@ -42,7 +42,7 @@ def maps(kernel, m, **parameters):
 
 @normalize
 @kernel
-def test_features_are_those_of_the_formula(kernel, normalize, rng):
+def test_features_equal_the_formula(kernel, normalize, rng):
     for d, m in [(3, 40), (1, 12), (8, 9), (2, 1)]:
         X = rng.standard_normal((5, d))
         X[2] = 0
@@ -52,7 +52,7 @@ def test_features_are_those_of_the_formula(kernel, normalize, rng):
         np.testing.assert_allclose(features.transform(X), naive, rtol=1e-10, atol=1e-13)
 
 
-def test_features_of_a_sparse_fit_are_those_of_the_formula(rng):
+def test_features_of_a_sparse_fit_equal_the_formula(rng):
     X = rng.standard_normal((4, 1030)) * (rng.random((4, 1030)) < 0.03)  # more than 4 · 256 columns
     features = DotProductSketch("gaussian", n_components=20, lengthscale=6.0, degree=3, random_state=0).fit(
         sp.csr_array(X)
@@ -110,7 +110,7 @@ def test_the_check_of_the_mean_rejects_faults():
 
 @pytest.mark.parametrize("normalize", sampled([False, True], 1))
 def test_more_components_lower_the_error(normalize):
-    """Four times as many: 471 in place of 87 are sketched, √(87/471) = 0.43. Other seeds: 0.39 to 0.46."""
+    """Four times the components: 471 instead of 87 are sketched, √(87/471) = 0.43. Other seeds: 0.39 to 0.46."""
     X = spread_rows(40)
     K = truncated_kernel(X, "gaussian", range(5), 1.5)
     parameters = {"lengthscale": 1.5, "degree": 4, "normalize": normalize}
@@ -126,8 +126,8 @@ def test_more_components_lower_the_error(normalize):
 
 
 @kernel
-def test_norms_are_those_of_the_kernel(kernel, rng):
-    """Exactly, up to the degrees left out."""
+def test_norms_equal_the_kernel(kernel, rng):
+    """Exact up to the dropped degrees."""
     X = rng.standard_normal((9, 20))
     features = DotProductSketch(kernel, n_components=128, lengthscale=5.0, degree=6, random_state=0).fit(X)
     assert features.budget_.sketched
@@ -158,7 +158,7 @@ def test_less_error_than_fourier_features(d, factor, rng):
     assert ours < factor * RandomFourierFeatures(n_components=1024, **parameters).fit(X).estimate_error(X)
 
 
-# Kernels, degrees, what fit learns.
+# Kernels, degrees, learned attributes.
 
 
 def test_kernels_are_the_exact_ones(rng):
@@ -180,7 +180,7 @@ def test_errors_of_relu_kernels(kernel, depth, rng):
 
 
 def test_few_features_are_exact(rng):
-    """All monomials of all degrees fit: no error but that of truncation."""
+    """All monomials of all degrees fit: truncation is the only error."""
     X = rng.standard_normal((30, 2))
     features = DotProductSketch("gaussian", n_components=1024, lengthscale=3.0, degree=20).fit(X)
     Z = features.transform(X)
@@ -188,7 +188,7 @@ def test_few_features_are_exact(rng):
     assert Z.shape[1] < 1024
     np.testing.assert_allclose(Z @ Z.T, gaussian(X, lengthscale=3.0), rtol=1e-9)
     wide = DotProductSketch("gaussian", n_components=60, lengthscale=3.0, degree=20).fit(X)
-    assert max(wide.budget_.coefficients) < 20  # no room: degrees worth less than half a component are left out
+    assert max(wide.budget_.coefficients) < 20  # no room: degrees whose share is below half a component are dropped
     coefficients = (2.0, 3.0, 1.0)
     Z = DotProductSketch(coefficients, n_components=64).fit_transform(X)
     assert Z.shape == (30, 6)
@@ -214,7 +214,7 @@ def test_automatic_degrees():
     assert DotProductSketch([0.0, 1.0], n_components=64, degree=9).fit(X).degree_ == 1
 
 
-def test_what_fit_learns(rng):
+def test_learned_attributes(rng):
     X = rng.standard_normal((50, 6))
     norms = np.linalg.norm(X, axis=1)
     for kernel in KERNELS:
@@ -278,7 +278,7 @@ def test_kernels_of_cosines_are_their_closed_forms(kernel, rng, to_library):
 
 @cosine_kernel
 def test_coefficients_of_cosines(kernel, rng):
-    """What fit learns does not depend on the norms: the coefficients over their sum, here up to degree 12."""
+    """The learned attributes do not depend on the norms: coefficients divided by their sum, here up to degree 12."""
     a = reference.cosine_coefficients(kernel, 12)
     features = DotProductSketch(**named(kernel), n_components=64, degree=12).fit(rng.standard_normal((9, 3)) * 7.0)
     np.testing.assert_allclose(features.weights_, a / a.sum(), atol=1e-13)
@@ -336,7 +336,7 @@ def power_features(features: DotProductSketch, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sparse", [False, True])
-def test_powers_are_those_of_the_law(sparse, rng, to_library):
+def test_powers_equal_the_law(sparse, rng, to_library):
     for normalize in [True, False]:
         for n_sampled in [0, 2]:
             d = 2100 if sparse else 80  # T is an OSNAP for more than 4 · 512 columns
@@ -376,7 +376,7 @@ def test_which_sketch_is_chosen():
     assert not is_power(512, 64, 8, sparse=True)
     assert not is_power(20, 64, 100, method="tree")
     assert is_power(20, 64, 2, method="power")
-    assert not is_power(1, 64, 100)  # nothing is sketched
+    assert not is_power(1, 64, 100)  # no degree is sketched
     assert is_power(20, 64, 1024)
 
 
@@ -446,7 +446,7 @@ def test_factors_have_the_mean_1():
         np.testing.assert_allclose(mean, [1.0, 1.0, 0.0, 1.0], rtol=1e-12)
 
 
-def test_what_is_drawn(rng):
+def test_number_of_draws(rng):
     """Factors n_l/(N p_l), whole n_l that add up to N, p_l the weights of the tail."""
     X = rng.standard_normal((40, 10))
     features = DotProductSketch(**named("arc_cosine0"), n_components=512, degree=5, n_sampled=20, random_state=0).fit(X)
@@ -478,7 +478,7 @@ def test_draws_have_their_law():
     assert stats.chisquare(counts, n_seeds * np.array([0.2, 0.5, 0.3])).pvalue > 1e-6
 
 
-def test_norms_of_what_is_drawn(rng):
+def test_norms_of_sampled_degrees(rng):
     """‖Z(x)‖² = Σ factor w_j(‖x‖)² with `normalize`."""
     X = rng.standard_normal((9, 20)) / 4
     features = DotProductSketch(TAIL, n_components=128, degree=2, n_sampled=3, random_state=0).fit(X)
@@ -511,7 +511,7 @@ def test_sampled_degrees_are_unbiased():
         check_unbiased(right, X, reference.series(X @ X.T, TAIL[:3]), n_seeds=400)
 
 
-def test_nothing_to_draw(rng):
+def test_no_degree_to_sample(rng):
     X = rng.standard_normal((9, 5)) / 3
     for parameters in ({"kernel": TAIL, "degree": 7}, {"kernel": TAIL, "n_sampled": 30}, {"kernel": (1.0, 1.0, 0.0)}):
         features = DotProductSketch(n_components=300, **{"n_sampled": 2} | parameters).fit(X)
@@ -524,7 +524,7 @@ def test_nothing_to_draw(rng):
     np.testing.assert_allclose(only.transform(X) @ only.transform(X).T, 2 * (X @ X.T) ** 3, rtol=1e-9)
 
 
-def test_no_degree_is_left_out(rng):
+def test_every_degree_is_kept(rng):
     """Degrees of tiny weight too, one component each; with fewer components than degrees the message counts them."""
     X = rng.standard_normal((9, 50)) / 30
     kernel = [1.0] * 20
@@ -542,7 +542,7 @@ def test_no_degree_is_left_out(rng):
 
 @pytest.mark.parametrize("kernel", ["ntk", "gaussian", "exponential", "arc_cosine0", "hidden_ntk"])
 def test_slow_decay(kernel, rng):
-    """Norms of the features miss less of the diagonal than those without the tail, on average over draws."""
+    """On average over draws, the norms of the features are closer to the diagonal than without the tail."""
     X = rng.standard_normal((30, 20))
     exact = np.diag(DotProductSketch(**named(kernel), n_components=8, degree=3).fit(X).exact_kernel(X))
     kept, drawn = (
@@ -662,7 +662,7 @@ def test_small_and_large_rows(kernel, rng):
             np.testing.assert_allclose(Z, expected, rtol=0, atol=error * np.abs(expected).max())
 
 
-def test_rows_far_from_those_of_fit(rng):
+def test_rows_far_from_the_training_rows(rng):
     X = rng.standard_normal((20, 5))
     features = DotProductSketch("gaussian", n_components=64, lengthscale=1.0, random_state=0).fit(X)
     for factor in (1e15, 1e200):

@@ -15,7 +15,7 @@ from tests.reference.kernels import dual_by_quadrature
 from tests.reference.sketches import srht_matrix
 from tests.tiers import gpu
 
-from ntkit.features.network.units import RandomUnits, SeriesUnits, after, rectified
+from ntkit.features.network.units import RandomUnits, SeriesUnits, rectified, variance_after
 from ntkit.kernels.expansions import dual_polynomial, truncated_coefficients
 from ntkit.networks import GELU, Abs, Erf, Gaussian, LeakyReLU, PiecewiseLinear, ReLU, Sin
 from ntkit.sketches import SRHT
@@ -144,7 +144,7 @@ def test_means_of_random_units_are_duals(activation):
 
 
 def drawn(activation, n_features, size, *, degree, normalize, rotations=False, sizes=(True, True)):
-    """Units of a series, the coefficients of which are those that a network's features have."""
+    """Units of a series with the coefficients that a network's features have."""
 
     def law(*, derivative):
         if isinstance(activation, PiecewiseLinear):
@@ -187,7 +187,9 @@ def test_series_units_are_sketched_degrees(activation, rng):
         for normalize in [True, False]:
             units = drawn(activation, 6, 24, degree=5, normalize=normalize, rotations=rotations)
             X = rng.standard_normal((2, 3, 6))
-            power = (X**2).sum(axis=-1) * rng.uniform(0.7, 1.3, (2, 3))  # what φ stands for, not its own norm
+            power = (X**2).sum(axis=-1) * rng.uniform(
+                0.7, 1.3, (2, 3)
+            )  # the variance that φ represents, not its own norm
             pairs = list(zip(X.reshape(-1, 6), power.ravel(), strict=True))
             expected = [
                 np.array([naive(units, x, a, derivative=d) for x, a in pairs]).reshape(2, 3, -1) for d in (False, True)
@@ -202,7 +204,7 @@ def test_series_units_are_sketched_degrees(activation, rng):
 
 @ACTIVATIONS
 def test_whole_series_have_the_inner_products_of_the_dual(activation, rng):
-    """All monomials fit: no error but that of the series, below 2 % of the norms at degree 20 for variances ≤ 2."""
+    """All monomials fit, so the series is the only error: below 2 % of the norms at degree 20 for variances ≤ 2."""
     for rotations in [False, True]:
         X = rng.standard_normal((5, 2))
         X[1] = -X[0]
@@ -220,7 +222,7 @@ def test_whole_series_have_the_inner_products_of_the_dual(activation, rng):
 
 @ACTIVATIONS
 def test_zero_vectors(activation, rng):
-    """No NaN; zero forward features where σ(0) = 0, and those of variance 0 else."""
+    """No NaN; forward features are zero where σ(0) = 0, and those of variance 0 otherwise."""
     for method in ["series", "random"]:
         if method == "series":
             units = drawn(activation, 4, 16, degree=3, normalize=True, rotations=True)
@@ -239,7 +241,7 @@ def test_zero_vectors(activation, rng):
 
 
 @pytest.mark.parametrize("activation", [ReLU(), GELU()], ids=str)
-def test_only_what_is_asked_for(activation, rng):
+def test_only_requested_outputs_are_computed(activation, rng):
     for sizes in [(True, False), (False, True)]:
         X = rng.standard_normal((3, 5))
         a = (X**2).sum(axis=1)
@@ -260,7 +262,7 @@ def test_variances_after_an_activation(to_library):
     for activation in [*SCALARS, *PLAIN]:
         a = np.array([0.0, 0.1, 1.0, 7.0])
         for derivative in (False, True):
-            got = after(activation, to_library(a), derivative=derivative)
+            got = variance_after(activation, to_library(a), derivative=derivative)
             exact = activation.dual(a, a, a)[int(derivative)]
             np.testing.assert_allclose(as_numpy(got)[1:], exact[1:], rtol=1e-12)
             assert np.isfinite(as_numpy(got)).all()
@@ -270,5 +272,5 @@ def test_variances_after_an_activation(to_library):
 def test_variances_of_smooth_activations_by_quadrature(activation):
     f, df = (lambda u: np.vectorize(SCALARS[type(activation)()])(u)), (lambda u: activation.sigma_prime(u))
     expected = dual_by_quadrature(f, df, 0.7, 0.7, 0.7)
-    got = [float(after(activation, np.array(0.7), derivative=d)) for d in (False, True)]
+    got = [float(variance_after(activation, np.array(0.7), derivative=d)) for d in (False, True)]
     np.testing.assert_allclose(got, expected, rtol=1e-8)

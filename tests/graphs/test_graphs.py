@@ -15,7 +15,7 @@ IMAGES = np.random.default_rng(1).standard_normal((3, 4, 5, 2))
 
 
 def same(function, rows=X, tolerance=1e-5):
-    """Whether a function of arrays gives the same for NumPy and in a graph."""
+    """Assert that a function of arrays gives the same result for NumPy and in a graph."""
     true = function(rows, np)
     graph = trace(lambda x: {"y": function(x, namespace)}, rows.shape[1:])
     found = run(graph, rows)["y"]
@@ -74,7 +74,7 @@ def test_any_number_of_rows():
         assert run(graph, np.ones((n, 6)))["y"].shape == (3 * n, 8)
 
 
-def test_constants_are_computed_at_once_and_without_effect_left_out():
+def test_constants_are_folded_and_unused_nodes_removed():
     graph = trace(lambda x: {"y": 1.0 * x + (namespace.asarray(np.ones(6, np.float32)) * 2 - 2)}, (6,))
     assert [node.op for node in graph.nodes()] in (["input"], ["input", "constant", "add"])
 

@@ -97,7 +97,7 @@ def test_the_gaussian_dual_is_one_on_the_diagonal_and_takes_zeros():
 
 
 def test_a_phase_of_every_unit_is_needed():
-    """The mean over phases is the dual; one phase alone, but for ±π/4, is something else."""
+    """The mean over phases is the dual; a single phase, other than ±π/4, is not."""
     a, b, c = 1.5, 0.7, 0.6
     exact = float(dual(nn.Gaussian(), c / math.sqrt(a * b), a, b)[0][0])
 

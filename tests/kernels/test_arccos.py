@@ -134,7 +134,7 @@ def test_taylor_series_sums_to_the_function(kind):
         assert relu_ntk_taylor(depth, 0, kind=kind).shape == (1,), depth
 
 
-def test_taylor_remainder_at_one_falls_as_lemma_3_says():
+def test_taylor_remainder_at_one_decreases_as_in_lemma_3():
     # κ₁: remainder O(degree^{-3/2}), κ₀: O(degree^{-1/2}); quadrupling the degree divides them by 8 and 2.
     for order, ratio in ((1, 8), (0, 2)):
         small, large = (1 - arc_cosine_taylor(order, d).sum() for d in (100, 400))

@@ -1,4 +1,4 @@
-"""Biases: values of neural-tangents, compiled code beside the walk, features and finite networks."""
+"""Biases: values of neural-tangents, compiled code and array-API code, features and finite networks."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_features(name, method):
 @pytest.mark.parametrize("normalize", [True, False])
 @pytest.mark.parametrize("frozen", [None, 0, 1, 2])
 def test_features_of_linear_networks_are_exact(frozen, normalize, rng):
-    """Nothing is random without activations: columns of biases weigh what they should, those of frozen layers too."""
+    """Without activations there is no randomness: columns of biases have the right weight, also for frozen layers."""
     net = nn.Sequential(*(nn.Dense(weight_std=1.3, bias_std=0.5 + i, trainable=i != frozen) for i in range(3)))
     X = rng.standard_normal((5, 4))
     both = NetworkFeatures(net, n_components=64, kind="both", normalize=normalize, random_state=0).fit(X)
@@ -144,7 +144,7 @@ def test_features_of_linear_networks_are_exact(frozen, normalize, rng):
 @pytest.mark.parametrize("method", ["sketch", "random"])
 @pytest.mark.parametrize("frozen", [None, 0, 1, 2])
 def test_norms_of_features(frozen, method, rng):
-    """They are those of the kernels, exactly: to Θ(x, x) biases of a frozen layer add nothing of their own."""
+    """They equal the kernels exactly: biases of a frozen layer add nothing of their own to Θ(x, x)."""
     first, second, last = (nn.Dense(bias_std=0.5 + i, trainable=i != frozen) for i in range(3))
     net = nn.Sequential(first, nn.ReLU(), second, nn.Erf(), last)
     X = rng.standard_normal((5, 4))
@@ -166,7 +166,7 @@ def test_finite_networks(name):
 
 
 def test_gradients_of_biases_are_right(rng):
-    """The closed form of a chain beside torch, which walks the same network as something else."""
+    """The closed form of a chain equals torch, which evaluates the same network layer by layer."""
     chain = nn.Sequential(nn.Dense(bias_std=0.6), nn.ReLU(), nn.Dense(bias_std=0.3), nn.Abs(), nn.Dense(bias_std=0.2))
     X = rng.standard_normal((4, 3))
     features = GradientFeatures(chain, width=5, random_state=0).fit(X)

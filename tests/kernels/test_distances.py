@@ -104,7 +104,7 @@ def test_computed_in_float64_and_rounded(dtype, rng):
 
 @EACH
 def test_tiles_of_many_columns(name, rng):
-    """Compiled code goes through a row in chunks; the last one here is short."""
+    """Compiled code processes a row in chunks; the last chunk here is short."""
     kernel, params = KERNELS[name]
     spec = KernelSpec.of(kernel, **params)
     X, Y = rng.standard_normal((3, 5)), rng.standard_normal((2 * compiled.CHUNK + 76, 5))
@@ -226,7 +226,7 @@ def test_blocks(rng, to_library):
 
 @EACH
 def test_gradient_by_differences(name, rng):
-    """The rows of X are no rows of Y here."""
+    """The rows of X and Y are different."""
     kernel, params = KERNELS[name]
     spec = {"gaussian": Gaussian, "laplace": Laplace, "matern": Matern}[kernel](**params)
     for d in (3, MANY):
@@ -275,7 +275,7 @@ def test_gradient_by_autograd(name):
         torch.testing.assert_close(found, by_autograd(spec, X, Y, c), rtol=1e-11, atol=1e-12)
         single = spec.gradient(X.float(), Y.float(), c.float())
         assert single.dtype == torch.float64
-        # What tensors on a device take, here without compiled code.
+        # The code for tensors on a device, here without compilation.
         elsewhere = (gradient_l1 if spec.absolute else gradient_l2)(spec, X, Y, c[:, None])[:, 0]
         torch.testing.assert_close(elsewhere, found, rtol=1e-11, atol=1e-12)
 
@@ -342,7 +342,8 @@ def test_estimators_of_these_kernels(kernel, params, rng, tmp_path):
         (lambda: matern([[1.0]], nu=2), ValueError, "'nu' parameter of matern must be 0.5, 1.5 or 2.5.*gaussian"),
         (lambda: matern([[1.0]], nu="1.5"), TypeError, "'nu' parameter of matern"),
         (lambda: gram("matern", [[1.0]], norm="l1"), TypeError, "'matern' takes the parameters lengthscale, nu"),
-        (lambda: KernelRidge("matern", kernel_params={"lengthscale": 1.0}).fit([[1.0]], [1.0]), ValueError, "its own"),
+        (lambda: KernelRidge("matern", kernel_params={"lengthscale": 1.0}).fit([[1.0]], [1.0]), ValueError,
+         "a separate parameter of KernelRidge"),
     ],
 )  # fmt: skip
 def test_bad_arguments(call, error, text):

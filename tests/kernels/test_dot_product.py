@@ -81,7 +81,7 @@ def test_libraries_dtypes_sparse_and_diagonal(function, params, rng, to_library)
 
 
 def test_large_symmetric_matrices_are_mirrored(rng):
-    """Matrices of several tiles are those of `X` against a copy of itself."""
+    """Matrices of several tiles equal the matrix of `X` and a copy of it."""
     X = rng.standard_normal((1100, 2))
     for function, params in (
         (gaussian, {}),

@@ -39,7 +39,7 @@ def value(coefficients, t):
 
 
 def scale_of(layer):
-    """√E[σ(z)²] if the activation is divided by it, else 1."""
+    """√E[σ(z)²] if the activation is divided by it, otherwise 1."""
     return math.sqrt(reference.second_moment(layer)) if layer.normalize else 1.0
 
 
@@ -75,11 +75,11 @@ def test_the_series_are_the_duals(layer):
     for coefficients, exact in zip((hermite_coefficients, derivative_coefficients), dual(layer, t, a, b), strict=True):
         h_a, h_b = coefficients(layer, np.array([a, b]), LARGEST_DEGREE)
         assert (h_a * h_b >= 0).all()
-        # What is left out is at most 0.9^129 of the value at t = 1.
+        # The truncated part is at most 0.9^129 of the value at t = 1.
         np.testing.assert_allclose(value(h_a * h_b, t), exact, atol=2e-6)
 
 
-def test_derivatives_are_those_of_price():
+def test_derivatives_equal_prices_formula():
     for layer in ALL:
         h, g = hermite_coefficients(layer, VARIANCES, 33), derivative_coefficients(layer, VARIANCES, 32)
         expected = np.sqrt(np.arange(1, 34)) * h[:, 1:] / np.sqrt(VARIANCES)[:, None]
@@ -185,13 +185,13 @@ DEGREES = [(0, 1), (0, 1, 2), (0, 1, 2, 3, 4, 5, 6), (1, 3, 5), (0, 2, 4), (0, 1
 
 @pytest.mark.parametrize("layer", SMOOTH, ids=repr)
 @pytest.mark.parametrize("derivative", [False, True])
-def test_the_weight_left_out_goes_where_it_should(layer, derivative):
+def test_the_truncated_weight_goes_to_the_right_degree(layer, derivative):
     a = np.array([0.0, 0.02, 0.5, 1.5])
     coefficients = derivative_coefficients if derivative else hermite_coefficients
     squares = coefficients(layer, a, LARGEST_DEGREE) ** 2
     for degrees in DEGREES:
         if isinstance(layer, nn.Erf | nn.Sin) and not any(j % 2 != derivative for j in degrees):
-            with pytest.raises(ValueError, match="odd or even as the"):
+            with pytest.raises(ValueError, match=f"at least one {'even' if derivative else 'odd'} degree"):
                 truncated_coefficients(layer, a, degrees, derivative=derivative)
             continue
         expected = np.array([reference.truncated(row, degrees) for row in squares])
@@ -296,7 +296,7 @@ def test_polynomials_are_nonnegative_exact_at_one_and_know_their_error(layer):
             assert sum(coefficients) == pytest.approx(1, abs=1e-12), message
             largest = np.abs(value(coefficients, COSINES) - exact).max()
             assert largest == pytest.approx(error, abs=2e-3), message
-        # κ₀ has a square root at t = ±1: its error falls as 1/√degree, that of κ₁ as degree^{−3/2}.
+        # κ₀ has a square root at t = ±1, so its error decreases as 1/√degree; the error of κ₁ as degree^{−3/2}.
         assert error < (0.05 if derivative else 5e-4)
 
 
@@ -367,7 +367,7 @@ def test_degrees_of_hard_and_easy_cases():
         (lambda: truncated_coefficients(nn.Erf(), 1.0, [3, 1]), ValueError, r"an increasing sequence.*Got \[3, 1\]"),
         (lambda: truncated_coefficients(nn.Erf(), 1.0, [1, 1]), ValueError, "an increasing sequence"),
         (lambda: truncated_coefficients(nn.Erf(), 1.0, [1, 200]), ValueError, "'degrees'.*from 0 to 128. Got 200"),
-        (lambda: truncated_coefficients(nn.Erf(), 1.0, [0, 2]), ValueError, r"odd or even as the dual of Erf\(\) is"),
+        (lambda: truncated_coefficients(nn.Erf(), 1.0, [0, 2]), ValueError, r"odd degree, since the dual of Erf\(\) is"),
         (lambda: truncated_coefficients(nn.Erf(), 1.0, [1], derivative=1), TypeError, "True or False"),
         (lambda: dual_polynomial(nn.Erf(), 3), TypeError, r"ReLU\(\), LeakyReLU\(\) or Abs\(\).*truncated_"),
         (lambda: dual_polynomial(nn.ReLU(), -1), ValueError, "'degree' parameter of dual_polynomial must be an int ≥"),

@@ -55,7 +55,7 @@ def check_fit(a: np.ndarray, error: float, function) -> None:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_fit_is_nonnegative_and_exact_at_one_and_knows_its_error(name):
+def test_a_fit_is_nonnegative_exact_at_one_and_reports_its_error(name):
     for degree in (0, 1, 2, 5, 16, 40):
         a, error = nonnegative_polynomial(FUNCTIONS[name], degree)
         assert a.shape == (degree + 1,)
@@ -111,7 +111,7 @@ def test_the_error_falls_with_the_degree(kind, depth):
     assert errors[1] > errors[4] > errors[8] > errors[16] > errors[24]
 
 
-def test_named_fits_are_those_of_their_functions():
+def test_named_fits_equal_fits_of_their_functions():
     for kind, depth, name in (
         ("step", 1, "step"), ("relu", 1, "relu"), ("ntk", 1, "ntk 1"), ("ntk", 3, "ntk 3"), ("nngp", 2, "nngp 2")
     ):  # fmt: skip

@@ -24,7 +24,7 @@ ACTIVATIONS = {
 
 
 def compute(key: str, A, B):
-    """What ntkit gives for a golden key, and the values K(x, x), K(y, y) that set the scale."""
+    """Return ntkit's value for a golden key, and K(x, x), K(y, y), which set the scale."""
     parts = key.split("_")
     depth = int(next(p for p in parts if p[0] == "L")[1:])
     if parts[:2] == ["fc", "relu"]:

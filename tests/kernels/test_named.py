@@ -106,7 +106,7 @@ def test_block_size_follows_the_working_memory():
     assert sum(sizes) == 400
 
 
-def test_nothing_larger_than_asked_for_is_held():
+def test_memory_is_bounded_by_the_budget():
     # 16 MiB of data: a float64 copy would be 32 MiB, the whole matrix 64 GiB.
     X = np.ones((2**17, 32), dtype=np.float32)
     Y = X[:16]

@@ -163,7 +163,7 @@ def test_image_networks_match_the_loops(name):
 
 
 def check_symmetric(net, X, kind, K, Y):
-    """One kind alone is the same as both; X against itself is symmetric, with the diagonal of X against a copy."""
+    """A single kind equals the same kind of both; X with itself is symmetric, with the diagonal of X and a copy."""
     np.testing.assert_allclose(network_kernel(net, X, Y, kind=kind), K, rtol=1e-12, atol=1e-15, err_msg=kind)
     square = network_kernel(net, X, kind=kind)
     assert (square == square.T).all(), kind
@@ -177,7 +177,7 @@ def check_symmetric(net, X, kind, K, Y):
 
 
 def check_arrays(net, X, Y, to_library):
-    """Array-API code gives the same as what runs on NumPy."""
+    """Array-API code gives the same result as the NumPy code."""
     expected = network_kernel(net, X, Y, kind="both")
     result = network_kernel(net, to_library(X), to_library(Y), kind="both")
     for K, other in zip(result, expected, strict=True):
@@ -296,7 +296,7 @@ FINITE = {
 
 
 def is_limit_of(K: torch.Tensor, draws: list[torch.Tensor]) -> bool:
-    """Whether `K` lies within 6 standard errors plus 2 % of its scale (bias of order 1/width) of the mean.
+    """Assert that `K` is within 6 standard errors plus 2 % of its scale (bias of order 1/width) of the mean.
 
     Six standard errors of 120 draws: a false alarm has probability below 1e-6 per entry.
     """
@@ -310,7 +310,7 @@ def is_limit_of(K: torch.Tensor, draws: list[torch.Tensor]) -> bool:
 
 @pytest.mark.parametrize("name", sampled(list(FINITE)[::-1], 2))
 def test_wide_finite_networks_approach_the_kernels(name):
-    """Scaling, `trainable` and `weight_std` mean what they say, by networks of width 256."""
+    """Scaling, `trainable` and `weight_std` agree with networks of width 256."""
     net = FINITE[name]
     X = torch.from_numpy(images(7, 2, 5, 4, 2))
     X[1] += X[0]  # correlated, so that entries off the diagonal count
@@ -470,7 +470,7 @@ def test_new_layers_on_one_pixel_constant_zero_and_integer_images():
     np.testing.assert_allclose(single, network_kernel(net, counts), rtol=1e-6)
 
 
-def test_flipping_both_images_changes_nothing():
+def test_flipping_both_images_does_not_change_the_kernel():
     X, Y = images(12, 2, 5, 6, 2), images(13, 2, 5, 6, 2)
     K = cntk(X, Y, depth=3)
     np.testing.assert_allclose(cntk(X[:, :, ::-1], Y[:, :, ::-1], depth=3), K, rtol=1e-12)
@@ -560,7 +560,7 @@ def test_progress_is_shown_on_request(capsys):
     assert "network_kernel: 100%" in capsys.readouterr().err
 
 
-def test_bad_input_leaves_the_data_alone():
+def test_bad_input_does_not_modify_the_data():
     X = np.arange(6.0).reshape(2, 3)
     before = X.copy()
     ntk(X, depth=3)

@@ -1,4 +1,4 @@
-"""Odd networks, odd data, odd numbers: what a determined user will try."""
+"""Unusual networks, data and numbers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_random_chains_match_the_loops(blocks, end, tail, h, w, seed):
 
 
 @pytest.mark.parametrize("end", [nn.GlobalAvgPool(), nn.Flatten()])
-def test_pixels_beyond_the_last_whole_window_are_left_out(end):
+def test_pixels_beyond_the_last_whole_window_are_ignored(end):
     for size, pool in (((3, 3), 2), ((5, 5), 3), ((4, 3), (3, 2)), ((7, 5), (3, 5)), ((5, 4), 4)):
         net = nn.Sequential(nn.Conv(3), nn.ReLU(), nn.AvgPool(pool), nn.Conv(1), nn.ReLU(), end, nn.Dense())
         X, Y = np.random.default_rng(0).standard_normal((2, 1, *size, 2))
@@ -175,7 +175,7 @@ class TestArrays:
         assert negative.is_neg()
         np.testing.assert_allclose(ntk(negative, depth=2), self.expected, rtol=1e-14)
 
-    def test_csr_of_any_kind_is_left_alone(self):
+    def test_csr_input_of_any_kind_is_not_modified(self):
         X = sparse.csr_array((np.array([1.0, 2.0, 1.0]), np.array([1, 1, 0]), np.array([0, 2, 3])), shape=(2, 3))
         assert X.nnz == 3
         K = ntk(X, sparse.csr_matrix(X.toarray()), depth=1)
@@ -235,7 +235,7 @@ def test_foreign_layers_are_refused_by_name():
     class Swish(nn.Activation):
         pass
 
-    with pytest.raises(TypeError, match=r"Swish has no method 'moments'"):
+    with pytest.raises(TypeError, match=r"Swish lacks the method 'moments'"):
         network_kernel(nn.Sequential(nn.Dense(), Swish(), nn.Dense()), [[1.0]])
 
 
@@ -290,7 +290,7 @@ def test_threads_share_the_working_memory(megabytes, threads, monkeypatch):
 
 
 def test_image_pairs_on_several_threads_fit_the_working_memory(monkeypatch):
-    # A pair of 12 × 12 images takes 2 MB of scratch: within 1 MiB no two pairs are computed at once.
+    # A pair of 12 × 12 images takes 2 MB of scratch, so within 1 MiB only one pair is computed at a time.
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 4)
     net = nn.Sequential(nn.Conv(3), nn.Erf(), nn.GlobalAvgPool(), nn.Dense())
     X = np.random.default_rng(0).standard_normal((6, 12, 12, 1))

@@ -1,4 +1,4 @@
-"""One vocabulary of kernels: what every kernel can be asked, memory, threads, extreme rows."""
+"""The interface that all kernels share: methods, memory, threads, extreme rows."""
 
 from __future__ import annotations
 
@@ -120,8 +120,8 @@ def test_gradients_are_differences(name, rng):
         np.testing.assert_allclose(spec.gradient(X, Y, C), G, rtol=1e-10, atol=1e-14)
 
 
-def test_gradients_of_the_ntk_at_a_row_are_those_of_its_norm():
-    """At x = y the tangent jumps; what is left is the derivative of (L + 1)‖x‖² / 2 along x."""
+def test_gradients_of_the_ntk_at_a_row_equal_the_gradient_of_its_norm():
+    """At x = y the tangent jumps; the rest is the derivative of (L + 1)‖x‖² / 2 along x."""
     x = np.array([[3.0, 4.0]])
     np.testing.assert_allclose(KernelSpec.of("ntk", depth=2).gradient(x, x, [1.0]), 3 * x, rtol=1e-12)
     # Of rows that are almost the same the tangent is there: ‖y‖ κ′(t) sin θ along the normal, κ′ sin θ → 1/π.
@@ -130,7 +130,7 @@ def test_gradients_of_the_ntk_at_a_row_are_those_of_its_norm():
     assert gradient @ [-0.8, 0.6] == pytest.approx(5 / np.pi, rel=1e-6)
 
 
-def test_what_is_not_known_says_so(rng):
+def test_unsupported_operations_raise_clear_errors(rng):
     X = rng.standard_normal((3, 2))
     images = KernelSpec.of("cntk", depth=2)
     for ask in (lambda: images.taylor(3), lambda: images.at_one, lambda: images.gradient(X, X, np.ones(3))):
@@ -139,7 +139,7 @@ def test_what_is_not_known_says_so(rng):
     with pytest.raises(nn.UnsupportedError, match="PowerSeries has no rule for GELU"):
         KernelSpec.of(SMOOTH).taylor(3)
     for spec in (KernelSpec.of(SMOOTH), KernelSpec.of(BIASED), KernelSpec.of("laplace")):
-        with pytest.raises(nn.UnsupportedError, match="no series of products of functions of the norms"):
+        with pytest.raises(nn.UnsupportedError, match="cannot be written as Σ_j w_j"):
             _ = spec.zonal
     wrong = KernelSpec.of(nn.Sequential(nn.ReLU(), nn.Dense()))
     for ask in (lambda: wrong.matrix(X), lambda: wrong.taylor(2), lambda: wrong.gradient(X, X, np.ones(3))):
@@ -213,7 +213,9 @@ def test_messages():
         KernelSpec.of("ntk")
     with pytest.raises(ValueError, match=r"'nu' parameter of matern must be 0.5, 1.5 or 2.5. Got 2"):
         KernelSpec.of("matern", nu=2)
-    with pytest.raises(ValueError, match="'kernel_params' parameter of KernelRidge must be without 'lengthscale'"):
+    with pytest.raises(
+        ValueError, match="'kernel_params' parameter of KernelRidge must be a dict without 'lengthscale'"
+    ):
         KernelRidge("laplace", kernel_params={"lengthscale": 1.0}).fit(np.eye(3), np.ones(3))
     for features in (DotProductSketch("laplace"), GegenbauerFeatures("matern"), MaclaurinFeatures(SMOOTH)):
         with pytest.raises(ValueError, match=f"'kernel' parameter of {type(features).__name__} must be a kernel"):
@@ -222,7 +224,7 @@ def test_messages():
 
 @pytest.mark.parametrize("features", [DotProductSketch, GegenbauerFeatures, MaclaurinFeatures])
 def test_maps_take_networks_and_all_names_with_series(features, rng):
-    """A network is its name: NTK of two ReLU layers; and kernels that maps did not know before."""
+    """A network description equals its name: NTK of two ReLU layers; and kernels that maps did not support before."""
     X = rng.standard_normal((30, 3))
     named = features("ntk", n_components=256, depth=2, random_state=0).fit_transform(X)
     described = features(nn.fully_connected(2), n_components=256, random_state=0).fit_transform(X)
@@ -260,7 +262,7 @@ def test_laplace_and_ntk_coefficients_fall_alike():
 
 @pytest.mark.parametrize("name", sampled([*ON_ROWS, "zonal"], 6))
 def test_wide_rows_stay_within_the_working_memory(name, rng):
-    """2 MiB more than the 16 that are allowed, for what does not depend on sizes. Rows take 19.5 MiB."""
+    """2 MiB more than the allowed 16 MiB, for memory that does not depend on sizes. Rows take 19.5 MiB."""
     X = rng.standard_normal((1024, 5000)).astype(np.float32) / 70
     spec = KernelSpec.of("zonal", function=np.exp) if name == "zonal" else spec_of(name)
     with sklearn.config_context(working_memory=16):
@@ -323,7 +325,7 @@ POWERS = {"residual": 1, "gelu": 1, "biased": 1, "biased gelu": 1}
 @pytest.mark.parametrize("kind", ["ntk", "nngp"])
 @pytest.mark.parametrize("name", EXTREME)
 def test_long_rows(name, kind, rng):
-    """k(sx, y) for s = 1e200 beside s = 1e40, where nothing overflows: by the power of s, or the same limit."""
+    """Compare k(sx, y) for s = 1e200 with s = 1e40, where nothing overflows: by the power of s, or the same limit."""
     x, y = rng.standard_normal((4, 3)), rng.standard_normal((5, 3))
     power = POWERS.get(name, 0)
     near, far = (network_kernel(EXTREME[name], s * x, y, kind=kind) * s**-power for s in (1e40, 1e200))

@@ -43,7 +43,7 @@ def angles(d, size=200):
 # Polynomials.
 
 
-def test_polynomials_are_those_of_the_paper(to_library):
+def test_polynomials_equal_the_paper(to_library):
     for d in DIMENSIONS:
         values = as_numpy(gegenbauer(to_library(COSINES), 9, d))
         assert values.shape == (10, *COSINES.shape)
@@ -160,7 +160,7 @@ def test_coefficients_of_small_degrees_have_all_digits():
 
 
 def test_coefficients_of_arc_cosine_2():
-    """Quadrature alone: to √α_ℓ ε, or an error."""
+    """Quadrature is accurate to √α_ℓ ε, or raises an error."""
     for d, golden in GOLDEN["coefficients"]["arc_cosine 2"].items():
         for degree, exact in zip(GOLDEN["degrees"], map(float, golden), strict=True):
             error = 1e-15 * max(harmonic_dimension(degree, int(d)), 1) ** 0.5
@@ -187,7 +187,7 @@ def test_coefficients_of_the_exponential_have_all_digits():
         np.testing.assert_allclose(c[few][used], alpha[used] * np.exp(logs), rtol=1e-10)
 
 
-def test_coefficients_of_the_gaussian_are_those_on_the_unit_sphere():
+def test_coefficients_of_the_gaussian_equal_those_on_the_unit_sphere():
     t = np.linspace(-1, 1, 9)
     c = gegenbauer_coefficients("gaussian", 20, 4)
     np.testing.assert_allclose(gegenbauer_series(c, t, 4), np.exp(t - 1), rtol=1e-13)
@@ -213,7 +213,7 @@ def test_coefficients_of_one_feature():
     assert gegenbauer_coefficients("ntk", 0, 1).shape == (1,)
 
 
-def test_coefficients_of_functions_are_those_of_their_taylor_series():
+def test_coefficients_of_functions_equal_their_taylor_series():
     taylor = [0.5, 0.0, 1.0, 2.0, 0.0, 0.25]
     polynomial = np.polynomial.Polynomial(taylor)
     for d in (1, 2, 3, 17, 100):
@@ -231,7 +231,7 @@ def test_coefficients_of_functions_are_those_of_their_taylor_series():
 
 @pytest.mark.parametrize(("kernel", "depth"), [("ntk", 1), ("ntk", 4), ("nngp", 3)])
 def test_taylor_series_and_integrals_agree(kernel, depth):
-    """In dimensions where both converge, for degrees whose α_ℓ ε² is small; integrals are those of a function."""
+    """In dimensions where both converge, for degrees with small α_ℓ ε²; the integrals are of a function."""
 
     def function(t):
         if kernel == "ntk":
@@ -346,7 +346,7 @@ def exact_kernel(kernel, X, lengthscale=1.0, depth=1, power=1):
 
 
 @pytest.mark.parametrize(("kernel", "parameters"), RADIAL)
-def test_radial_functions_are_those_of_the_lemmas(kernel, parameters):
+def test_radial_functions_equal_the_lemmas(kernel, parameters):
     """Lemmas 4, 15 and 16."""
     r = [0.3, 1.0, 2.5]
     for d in (2, 3, 9):
@@ -364,7 +364,7 @@ def test_radial_functions_add_up_to_the_kernel(kernel, parameters, rng):
 
 
 def check_sum(kernel, parameters, d, rng):
-    """What degrees beyond the last hold at cosines is at most what they hold at 1."""
+    """The weight of truncated degrees at any cosine is at most their weight at cosine 1."""
     X = sphere(rng, 6, d) * np.array([1.0, 0.2, 0.7, 1.0, 1.5, 0.4])[:, None]
     X[3] = 2 * X[0]
     X[4] = -X[1]
@@ -468,15 +468,15 @@ def test_orders_of_gaussian_in_closed_form():
         ),
         (lambda: gegenbauer_coefficients("arc_cosine", 2, 3, power=3), ValueError, "'power' .* from 0 to 2. Got 3"),
         (lambda: gegenbauer_coefficients(np.exp, 2, 3, power=-1), ValueError, "'power' .* int ≥ 0. Got -1"),
-        (lambda: gegenbauer_coefficients(lambda t: 1.0, 2, 3), ValueError, "must return finite .*of the shape"),  # noqa: ARG005
-        (lambda: gegenbauer_coefficients(lambda t: t[:1], 2, 3), ValueError, "must return finite .*of the shape"),
+        (lambda: gegenbauer_coefficients(lambda t: 1.0, 2, 3), ValueError, "must return finite .*of the same shape"),  # noqa: ARG005
+        (lambda: gegenbauer_coefficients(lambda t: t[:1], 2, 3), ValueError, "must return finite .*of the same shape"),
         (lambda: gegenbauer_coefficients(lambda t: t * math.nan, 2, 3), ValueError, "must return finite"),
         (lambda: gegenbauer_coefficients(lambda t: "a", 2, 3), ValueError, "must return finite"),  # noqa: ARG005
         (lambda: gegenbauer_coefficients(lambda t: 1j * t, 2, 3), ValueError, "must return finite"),
         (
             lambda: gegenbauer_coefficients(np.exp, 30, 100),
             ValueError,
-            "coefficient of degree 30 .* in dimension 100 is lost in rounding .* lower degree, or give Taylor",
+            "coefficient of degree 30 .* in dimension 100 is lost in rounding .* Use a lower degree, or give Taylor",
         ),
         (lambda: radial_functions(np.exp, [1.0], 30, 1, 100), ValueError, "lost in rounding"),
         (

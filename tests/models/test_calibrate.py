@@ -178,7 +178,7 @@ def test_small_weights_are_rescaled():
 
 
 def test_invariance():
-    """A constant per row changes nothing, a factor changes the temperature, an order of classes stays one."""
+    """A constant per row has no effect, a factor changes the temperature, and the order of classes is preserved."""
     scores, labels, _ = planted(500, 4, offsets=np.array([0.0, 1.0, 0.0, -1.0]))
     found = fit(scores, labels)
     log_p = log_probabilities(scores, found)
@@ -231,7 +231,7 @@ def test_separable(n, k):
 
 @pytest.mark.parametrize("k", [2, 5, pytest.param(100, marks=thorough)])
 def test_few_rows(k):
-    """From 30 rows, the mean log loss of 20 calibrations is at most 0.2 above that of the true probabilities."""
+    """With 30 rows, the mean log loss of 20 calibrations is at most 0.2 above that for the true probabilities."""
     scores, labels, true = planted(3000, k)
     losses = []
     for first in range(0, 600, 30):
@@ -256,7 +256,7 @@ def test_absent_classes():
     assert 0.01 < np.exp(log_p[0, 60:]).sum() < 0.3  # scores about equal: less than the 0.4 of uniform probabilities
 
 
-def test_nothing_to_learn_from():
+def test_no_rows_to_calibrate_on():
     """No rows, no weight, or scores that don't differ: valid probabilities, class frequencies where there are rows."""
     scores, labels, _ = planted(40, 4)
     for rows, weight in ((scores[:0], np.ones(0)), (scores, np.zeros(40)), (np.full((40, 4), np.nan), np.ones(40))):
@@ -279,9 +279,9 @@ def test_rows_that_are_not_finite_are_dropped():
 
 
 def test_wrong_way_round():
-    """Scores that speak against their class, as leave-one-out scores of pure noise do, count little.
+    """Scores that contradict their class, such as leave-one-out scores of pure noise, get little weight.
 
-    They are not turned round: the model that predicts new rows has not seen the rows left out, and is not wrong there.
+    They are not inverted, because the final model is not systematically wrong on new rows.
     """
     scores, labels, _ = planted(4000)
     found = fit(-scores, labels)
@@ -306,7 +306,7 @@ def test_loss_to_choose_alpha_by():
 
 @pytest.mark.parametrize("true", [0.01, 0.5, 20.0])
 def test_temperatures_of_any_size(true):
-    """From labels that are nearly certain to labels that scores hardly tell anything about."""
+    """From labels that are nearly certain to labels that scores hardly predict."""
     rng = np.random.default_rng(0)
     scores = rng.standard_normal((100_000, 3))
     p = np.exp(log_probabilities(scores, true))

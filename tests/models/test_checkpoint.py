@@ -48,13 +48,13 @@ def y(X, rng):
 
 @pytest.fixture
 def path(tmp_path):
-    """A checkpoint alone in its folder."""
+    """A checkpoint in its own folder."""
     (tmp_path / "checkpoints").mkdir()
     return tmp_path / "checkpoints" / "fit.checkpoint"
 
 
 class StoppedError(Exception):
-    """What happens to a fit in these tests."""
+    """The exception that ends a fit in these tests."""
 
 
 class Fuse(TransformerMixin, BaseEstimator):
@@ -76,7 +76,7 @@ class Fuse(TransformerMixin, BaseEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.requires_fit = False  # what it does depends on no rows
+        tags.requires_fit = False  # its result does not depend on the rows
         return tags
 
 
@@ -109,7 +109,7 @@ class Stream:
 
 
 def stopped(model, path, *data, after=11):
-    """Fit until some blocks are done; return what the checkpoint says."""
+    """Fit until some blocks are done; return the content of the checkpoint."""
     Fuse.left = after
     with pytest.raises(StoppedError):
         model.fit(*data, checkpoint=path, checkpoint_every=0)
@@ -133,7 +133,7 @@ def assert_identical(model, expected):
 
 
 def sources(X, y, folder):
-    """Functions that give the arguments of `fit` anew."""
+    """Functions that return fresh arguments of `fit`."""
     import pandas as pd
 
     np.save(folder / "X.npy", X)
@@ -230,7 +230,7 @@ def test_standard_scaler_and_default_features(X, y, path):
     assert_identical(again, default)
 
 
-def test_fits_that_keep_their_rows_write_nothing(X, y, path):
+def test_fits_that_keep_their_rows_do_not_write_checkpoints(X, y, path):
     """Until there are more rows than features there are no sums to write."""
     features = RandomFourierFeatures(n_components=1200, lengthscale=2.0, random_state=0)
     model = ridge(features, 1.0)
@@ -271,7 +271,7 @@ def test_tensors(X, y, path):
     assert_identical(ridge(Tensors()).fit(rows, torch.from_numpy(y), checkpoint=path), expected)
 
 
-# What must not go on.
+# Checkpoints that must not be resumed.
 
 
 def changed(case, X, y):
@@ -357,7 +357,7 @@ def test_parts_without_a_seed_get_one_from_the_model(X, y, path):
     assert_identical(ridge(features).fit(X, y, checkpoint=path, checkpoint_every=0), expected)
 
 
-def test_what_may_change(X, y, path):
+def test_parameters_that_may_change(X, y, path):
     """The penalty, the intercept, the solver and the error come after the sums."""
     for parameters in (
         {"alphas": [0.1, 1.0]}, {"fit_intercept": False}, {"selection": "holdout"}, {"solver": "cholesky"},
@@ -377,7 +377,7 @@ def test_what_may_change(X, y, path):
     ids=["larger blocks", "fewer rows", "other blocks", "shorter generator"],
 )
 def test_streams_that_come_in_other_blocks(other, X, y, path):
-    """The first rows are the same, but the blocks of the checkpoint are not those of the stream."""
+    """The first rows are the same, but the blocks of the checkpoint differ from the blocks of the stream."""
     model = ridge(batch_size=1000)
     assert stopped(model, path, Stream(X, y)).statistics.count > 1500
     content = path.read_bytes()
@@ -398,7 +398,7 @@ def test_streams_that_come_in_other_blocks(other, X, y, path):
     ids=["model", "generator", "legacy"],
 )
 def test_draws_that_could_not_be_made_again(features, parameters, name, X, y, path):
-    """Said at once, not after the fit has been killed."""
+    """The error is raised at once, not after the fit has been killed."""
     model = ridge(features, **parameters)
     with pytest.raises(ValueError, match=rf"'{name}' parameter of FeatureRidge.fit must be an int.*checkpoint"):
         model.fit(X, y, checkpoint=path, checkpoint_every=0)
@@ -489,7 +489,7 @@ def test_a_complete_fit_is_not_lost_with_its_checkpoint(X, y, path):
     assert_identical(model, ridge().fit(Stream(X, y)))
 
 
-def test_what_killed_fits_have_left_is_removed(X, y, path):
+def test_leftovers_of_killed_fits_are_removed(X, y, path):
     left = path.with_name(f".{path.name}.0123abcd.tmp")
     left.write_bytes(b"cut o")
     ridge().fit(X, y, checkpoint=path)

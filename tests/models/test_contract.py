@@ -1,6 +1,6 @@
-"""What every learner promises, whatever it solves: one table of learners, then one test for each clause.
+"""The contract of all learners: one table of learners, then one test for each clause.
 
-What a learner does alone (its formulas, its own parameters and attributes) is tested in the file of that learner.
+The tests of each learner cover its formulas, parameters and attributes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ALPHAS = [0.01, 0.1, 1.0, 10.0]
 
 
 def small() -> Any:
-    """A map that looks at nothing but the number of columns; its seed comes from the learner."""
+    """A map that depends only on the number of columns; its seed comes from the learner."""
     return NTKFeatures(n_components=24)
 
 
@@ -76,16 +76,16 @@ def rows(n_rows: int = N_ROWS, seed: int = 0) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """A learner and what it supports."""
+    """A learner and the inputs it supports."""
 
     model: Any
     posterior: bool = False
-    """Whether `predict` gives standard deviations."""
+    """True if `predict` gives standard deviations."""
     of: str = "features"
-    """The parameter with what it learns from: "features", "kernel" or "candidates"."""
+    """The parameter that defines its representation: "features", "kernel" or "candidates"."""
     fits_dask: bool = False
     alphas: bool = True
-    """Whether it has penalties."""
+    """True if it has penalties."""
     single: float = 2e-4
     """Relative error of predictions for float32 rows."""
 
@@ -106,7 +106,7 @@ class Case:
         return is_regressor(self.model)
 
     def y(self, X: np.ndarray) -> Any:
-        """Targets of some rows, in a way that does not depend on the others."""
+        """Return targets of some rows that do not depend on the other rows."""
         values = np.sin(2 * X[:, 0]) + X[:, 1] + 0.3 * np.cos(40 * X.sum(axis=1))
         if self.classifies:
             return np.array(["low", "mid", "high"])[np.digitize(values, [-0.5, 0.7])]
@@ -121,7 +121,7 @@ class Case:
         return self.new(**parameters).fit(X, y, sample_weight=weight)
 
     def outputs(self, model: Any, X: Any) -> Any:
-        """What is compared: predictions of targets, of classes before they are rounded, or distances."""
+        """Return the compared output: predictions of targets, scores of classes, or distances."""
         if self.regresses:
             return model.predict(X)
         return model.decision_function(X) if self.classifies else model.transform(X)
@@ -133,7 +133,7 @@ class Case:
 
     @cached_property
     def expected(self) -> Any:
-        """What it makes of the rows it was fitted on."""
+        """Return its output for the rows it was fitted on."""
         return self.outputs(self.plain, rows())
 
     def source(self, learns_from: Any) -> dict[str, Any]:
@@ -395,7 +395,7 @@ def test_targets_and_weights_of_any_library(case: Case) -> None:
 
 
 def identity_features(case: Case) -> dict[str, Any]:
-    """Features that are the rows themselves: what is overwritten then is what was given."""
+    """Features that are the rows themselves: if they are overwritten, the input is overwritten."""
     if case.of == "kernel":
         return {"kernel": lambda X, Y: X @ Y.T + 1.0}
     single = {"n_draws": 1} if "n_draws" in case.model.get_params() else {}
@@ -403,13 +403,13 @@ def identity_features(case: Case) -> dict[str, Any]:
 
 
 def content(X: Any) -> str:
-    """A digest of numbers; SciPy keeps notes of its own in sparse rows."""
+    """Return a digest of numbers; SciPy stores cached properties in sparse rows."""
     return joblib.hash([X.data, X.indices, X.indptr, X.shape] if sp.issparse(X) else X)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @ALL
-def test_nothing_given_is_written_to(case: Case, dtype: Any) -> None:
+def test_inputs_are_not_modified(case: Case, dtype: Any) -> None:
     X = rows().astype(dtype)
     y, weight = case.y(rows()), np.random.default_rng(0).integers(1, 3, len(X)).astype(np.float64)
     y = None if y is None else np.array(y)
@@ -474,7 +474,7 @@ def test_fits_on_dask_rows(case: Case) -> None:
 
 
 @some(lambda case: not case.fits_dask)
-def test_fits_that_do_not_take_dask_rows_say_so(case: Case) -> None:
+def test_fits_that_do_not_support_dask_raise_clear_errors(case: Case) -> None:
     X = rows()
     words = rf"'X' parameter of {case.name}.* must be rows in memory.*(FeatureRidge|sample)"
     with pytest.raises(TypeError, match=words):
@@ -520,7 +520,7 @@ def test_images(name: str) -> None:
 
 
 def weighted(case: Case, weight: np.ndarray, **parameters: Any) -> tuple[Any, Any]:
-    """A fit with whole numbers as weights, and one on so many copies of the rows."""
+    """A fit with integer weights, and a fit with repeated rows."""
     X, counts = rows(), weight.astype(int)
     y = case.y(X)
     repeated = np.repeat(X, counts, axis=0)
@@ -550,7 +550,7 @@ COUNTS = np.random.default_rng(3).integers(0, 4, N_ROWS).astype(np.float64)
 @pytest.mark.parametrize("alphas", ["its own", None, 1.0, [0.05, 0.5, 5.0]])
 @RIDGES
 def test_a_weight_is_a_number_of_rows(case: Case, alphas: Any) -> None:
-    """A row of weight 2 is the row twice, one of weight 0 is none; whatever α is chosen from."""
+    """A row of weight 2 equals the row twice, a row of weight 0 equals no row, for any choice of α."""
     same_models(case, *weighted(case, COUNTS, **({} if alphas == "its own" else {"alphas": alphas})))
 
 
@@ -565,7 +565,7 @@ def test_a_weight_is_a_number_of_rows(case: Case, alphas: Any) -> None:
 )
 @some(lambda case: case.alphas and case.of != "kernel")
 def test_features_that_learn_from_rows_learn_from_weights(case: Case, features: Any) -> None:
-    """Whatever a step learns (means, quantiles, length scales): a row of weight 2 counts as two."""
+    """For everything that a step learns (means, quantiles, length scales), a row of weight 2 counts as two rows."""
     same_models(case, *weighted(case, COUNTS, **case.source(features)))
 
 
@@ -583,7 +583,7 @@ def test_rows_of_weight_0_are_no_rows(case: Case) -> None:
 @pytest.mark.parametrize("scale", [1e-9, 1e9])
 @RIDGES
 def test_the_scale_of_weights_does_not_matter_to_default_alphas(case: Case, scale: float) -> None:
-    """As well as with weights of 1: small ones make the default α smaller, large ones count as many rows."""
+    """As good as with weights of 1: small weights make the default α smaller, large weights count as several rows."""
     X, new = rows(), rows(60, seed=1)
     plain = case.plain if case.model.alphas is None else case.fitted(alphas=None)
     model = case.fitted(weight=np.full(len(X), scale), alphas=None)
@@ -636,7 +636,7 @@ def test_bad_weights(case: Case) -> None:
 
 @REGRESSORS
 def test_shapes_of_targets(case: Case) -> None:
-    """One axis, one column, several columns; one α, so that each column is a model of its own."""
+    """One axis, one column, several columns; with one α, so that each column is a separate model."""
     X, new = rows(), rows(20, seed=1)
     y = case.y(X)
     one = case.fitted(alphas=0.5)
@@ -701,7 +701,7 @@ def test_targets_of_other_types(case: Case) -> None:
 
 
 def refuses(case: Case, y: Any, words: str, errors: Any = ValueError, X: Any = None) -> None:
-    """A fit on bad targets fails, of a new model and of one that was fitted before, and leaves both as they were."""
+    """A fit on bad targets fails, for a new and for a fitted model, and leaves both unchanged."""
     X = rows() if X is None else X
     for model in (case.new(), copy.deepcopy(case.plain)):
         before = vars(model).copy()
@@ -751,7 +751,7 @@ LABELS = {
 @pytest.mark.parametrize("kind", LABELS)
 @CLASSIFIERS
 def test_classes_of_all_kinds(case: Case, kind: str) -> None:
-    """The same model whatever the classes are called; predictions are of the type of the labels."""
+    """The model does not depend on the names of the classes; predictions have the type of the labels."""
     labels, X, new = LABELS[kind], rows(), rows(40, seed=1)
     k = len(labels)
     order = np.argsort(labels, kind="stable")
@@ -815,7 +815,7 @@ def test_rounding_errors_do_not_choose_alpha(case: Case) -> None:
 
 @CLASSIFIERS
 def test_ties(case: Case) -> None:
-    """Rows that are all the same, half of each class: no class is preferred, whatever is predicted is consistent."""
+    """All rows are equal, half of each class: no class is preferred, and all predictions are consistent."""
     X, y = np.ones((60, N_COLUMNS)), np.array(["a", "b"] * 30)
     model = case.new().fit(X, y)
     proba = model.predict_proba(X)
@@ -973,14 +973,14 @@ def test_unfitted_learners(case: Case) -> None:
 
 
 def fingerprint(case: Case, model: Any) -> np.ndarray:
-    """Numbers that show any difference of two models, of the rows that were left out too."""
+    """Return numbers that reveal any difference between two models, including the leave-one-out errors."""
     errors = model.errors_ if case.alphas else np.zeros(0)
     return np.concatenate([as_numpy(case.outputs(model, rows(20, seed=1))).ravel(), np.nan_to_num(errors)])
 
 
 @ALL
 def test_seeds(case: Case) -> None:
-    """The maps, and the rows that are left out, follow from the seed; the map inside has none of its own."""
+    """The maps and the held-out rows follow from the seed; the map inside has no seed."""
     some_rows = {"n_selection": 20} if case.alphas else {}
 
     def of_seed(seed: Any) -> np.ndarray:
@@ -1067,7 +1067,7 @@ def failing(case: Case, error: Any, where: str, last: int) -> dict[str, Any]:
     [(ValueError, "fit", 1), (KeyboardInterrupt, "transform", 1), (MemoryError, "transform", 3)],
 )
 @ALL
-def test_a_fit_that_fails_leaves_the_model_as_it_was(case: Case, error: Any, where: str, last: int) -> None:
+def test_a_failed_fit_leaves_the_model_unchanged(case: Case, error: Any, where: str, last: int) -> None:
     """Errors, no memory and Ctrl-C inside a map or a kernel; several blocks of rows make several calls."""
     X, other = rows(), rows(90, seed=2)[:, ::-1]
     blocks = {name: 30 for name in ("batch_size",) if name in case.model.get_params()}
@@ -1095,7 +1095,7 @@ def test_a_fit_that_fails_leaves_the_model_as_it_was(case: Case, error: Any, whe
 
 
 @ALL
-def test_bad_data_leaves_the_model_as_it_was(case: Case) -> None:
+def test_bad_data_leave_the_model_unchanged(case: Case) -> None:
     X = rows()
     y = case.y(X)
     with_nan = X.copy()
@@ -1206,7 +1206,7 @@ def test_clones(case: Case) -> None:
 
 @pytest.mark.parametrize("law", CLASSES)
 def test_parameters(law: type) -> None:
-    """Round trips of get_params and set_params; repr; parameters are stored as they are given."""
+    """Round trips of get_params and set_params; repr; parameters are stored unchanged."""
     defaults = law().get_params()
     assert law(**defaults).get_params() == defaults
     assert law().set_params(**defaults).get_params() == defaults
@@ -1295,7 +1295,7 @@ def test_copies(case: Case, way: str) -> None:
     model = case.fitted()
     before = COPIES[way](model)
     if case.posterior:
-        model.predict(rows(), return_std=True)  # makes what copies leave out
+        model.predict(rows(), return_std=True)  # computes the attributes that copies drop
     same_copies(case, model, before, refit=way == "pickle")
     same_copies(case, model, COPIES[way](COPIES[way](model)))
     unfitted = COPIES[way](case.new())
@@ -1672,7 +1672,7 @@ def expected_failures(estimator: Any) -> dict[str, str]:
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda estimator: type(estimator).__name__)
 def test_scikit_learn_checks(estimator: Any) -> None:
-    """All of them, those that fail together at the end."""
+    """Run all checks, and report all failures at the end."""
     expected, ran, failed = expected_failures(estimator), set(), []
     for model, check in estimator_checks_generator(estimator):
         name = check.func.__name__

@@ -1,6 +1,6 @@
-"""GramRidge, GramRidgeClassifier and gram_matrix against features written out side by side.
+"""GramRidge, GramRidgeClassifier and gram_matrix compared with explicit concatenated features.
 
-What all learners have in common (kinds of rows, targets, files, failed fits) is tested in test_contract.py.
+test_contract.py covers what all learners share: kinds of rows, targets, files, failed fits.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def weights(seed, n):
 
 
 def model(n_draws=2, features=None, law=GramRidge, **parameters):
-    """A model of features with a mean; `random_state` 0 unless told otherwise."""
+    """Return a model of features with a mean; `random_state` defaults to 0."""
     features = Rectified() if features is None else features
     return law(features, n_draws=n_draws, **{"random_state": 0, **parameters})
 
@@ -138,10 +138,10 @@ def test_regression_is_ridge_regression_on_all_features(solver, normalize, inter
     np.testing.assert_allclose(predictions, expected if k else expected[:, 0], rtol=1e-8)
     theirs = Ridge(alpha=0.2, fit_intercept=intercept).fit(Z, Y, weight)
     np.testing.assert_allclose(predictions, theirs.predict(Z_new).reshape(predictions.shape), rtol=1e-8)
-    # The weights belong to features that are not divided by √D.
+    # The weights are for features that are not divided by √D.
     scaled = coef.T / n_draws**0.5
     np.testing.assert_allclose(fitted.coef_, scaled if k else scaled[0], rtol=1e-6, atol=1e-7)
-    # The constant belongs to features that are centred on all rows.
+    # The constant is for features that are centred on all rows.
     constant = constant + Z.mean(axis=0) @ coef if intercept else constant
     np.testing.assert_allclose(fitted.intercept_, constant if k else constant[0], rtol=1e-9, atol=1e-9)
     noise = noise_variance(Z, Y, w, 0.2, intercept=intercept)
@@ -177,7 +177,7 @@ def test_solvers_agree(n_draws, intercept, weighted):
 
 
 def sampled(n, size, weight=1.0):
-    """Indices of the rows that are left out for random_state=0: those of weight 0 never are."""
+    """Return the indices of the leave-one-out rows for random_state=0; rows of weight 0 are never among them."""
     keys = row_uniforms(keyed(seed_sequence(0), "sample"), 0, n)[:, 0]
     return np.argsort(np.where(np.broadcast_to(weight, n) > 0, keys, np.inf))[:size]
 
@@ -212,10 +212,8 @@ def left_out_errors(fitted, X, Y, weight, alpha, *, selection, n_selection, inte
         ("holdout", 5, False, False, True),
     ],
 )
-def test_errors_are_those_of_a_fit_without_the_rows(
-    solver, selection, n_selection, intercept, weighted, few, monkeypatch
-):
-    """By eigenvectors for few unknowns, else by a factorization for each α."""
+def test_errors_equal_fits_without_the_rows(solver, selection, n_selection, intercept, weighted, few, monkeypatch):
+    """By eigenvectors for few unknowns, otherwise by a factorization for each α."""
     if not few:
         monkeypatch.setattr(_problems, "_FEW", 0)
     X, Y = rows(3, 40, k=2)
@@ -261,7 +259,7 @@ def test_default_alphas_are_relative_to_the_diagonal(normalize):
         fitted = model(2, Rectified(20), normalize=normalize, solver=solver).fit(scale * X, y)
         K = kernel([m.transform(scale * X) for m in fitted.maps_], normalize=normalize, center=True)
         np.testing.assert_allclose(fitted.alphas_, np.trace(K) / 60 * powers, rtol=1e-9)
-    # Weights above 1 are repeated rows, and change nothing; small ones make the penalties small.
+    # Weights above 1 are repeated rows and have no effect; small weights make the penalties small.
     fitted = model(normalize=normalize).fit(X[:40], y[:40])
     np.testing.assert_allclose(model(normalize=normalize).fit(X, y, weight).alphas_, fitted.alphas_, rtol=1e-9)
     light = model(normalize=normalize).fit(X[:40], y[:40], np.full(40, 1e-3))
@@ -283,7 +281,7 @@ def test_alphas_lost_in_rounding(eigenvectors, monkeypatch):
     """Eigenvectors help, but take too long for many rows; then α is raised with a warning."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((60, 2)).astype(np.float32)
-    X[30:] = X[:30]  # a singular kernel, of which single precision makes an indefinite one
+    X[30:] = X[:30]  # a singular kernel that becomes indefinite in single precision
     y = X[:, 0].astype(np.float64)
     one = model(features=RandomFourierFeatures(n_components=64), alphas=1e-12, gram_dtype="float32")
     if eigenvectors:
@@ -333,7 +331,7 @@ def test_weights_are_repeated_rows(features, law, solver):
 @pytest.mark.parametrize("selection", ["loo", "holdout"])
 @SOLVERS
 def test_rows_of_weight_zero_do_not_count(solver, selection):
-    """Nor for the length scale of the map. They come last, so that the rows left out, which keys choose, stay so."""
+    """Also for the length scale of the map. These rows come last, so the keys choose the same leave-one-out rows."""
     X, y = rows(0, 60)
     X[30:] *= 10
     features = RandomFourierFeatures(n_components=8)
@@ -358,7 +356,7 @@ def test_a_draw_does_not_depend_on_their_number():
         assert all(np.abs(one - other).max() > 0.1 for other in draws[i + 1 :])
 
 
-def test_the_mean_over_draws_is_an_estimate_of_so_many_features():
+def test_the_mean_over_draws_has_the_variance_of_a_larger_map():
     """Var K̂ = (1 − k²)²/(m D) for random Fourier features; shared draws would give D times that.
 
     200 seeds: a sample variance is off by a factor of 2 with probability below 1e-6 (relative deviation 0.1).
@@ -371,7 +369,7 @@ def test_the_mean_over_draws_is_an_estimate_of_so_many_features():
     variance = (1 - k**2) ** 2 / (m * n_draws)
     assert 0.5 < estimates.var() / variance < 2
     assert abs(estimates.mean() - k) < 6 * (variance / 200) ** 0.5
-    shared = [gram_matrix(features, X, random_state=s)[0, 1] for s in range(200)]  # what equal draws would give
+    shared = [gram_matrix(features, X, random_state=s)[0, 1] for s in range(200)]  # the result of equal draws
     assert np.var(shared) / variance > 2.5
 
 
@@ -395,7 +393,7 @@ def test_other_libraries_maps_and_maps_within_maps(features):
 
 
 class Counting(TransformerMixin, BaseEstimator):
-    """Scales rows, and counts what is asked of it."""
+    """Scale rows, and count the calls."""
 
     calls = 0
 
@@ -421,11 +419,11 @@ def test_steps_before_the_map_are_fitted_once(weight):
     Z = side_by_side([m.transform(scaled) for m in fitted.maps_])
     expected = of_weights(Z, y, np.full(30, weight or 1.0), 0.1, Z)[2]
     np.testing.assert_allclose(fitted.predict(X), expected[:, 0], rtol=1e-8)
-    assert not hasattr(inner[0], "scale_")  # what was given stays as it was
+    assert not hasattr(inner[0], "scale_")  # inputs are unchanged
     np.testing.assert_allclose(fitted.preprocessor_.transform(X), scaled, rtol=1e-12)
 
 
-def test_steps_before_the_map_have_seeds_of_their_own():
+def test_steps_before_the_map_have_independent_seeds():
     X, y = rows(0, 30)
     features = make_pipeline(Rectified(8), Rectified(8))
     one, same, other = (model(2, features, random_state=seed).fit(X, y).predict(X) for seed in (0, 0, 1))
@@ -466,7 +464,7 @@ def test_warm_start_equals_a_fit_from_the_start(solver, numbers):
         np.testing.assert_array_equal(warm.predict(X), cold.predict(X))
 
 
-def test_warm_start_computes_only_what_is_new(monkeypatch):
+def test_warm_start_computes_only_new_draws(monkeypatch):
     X, y = rows(0, 20)
     fits = []
     original = Rectified.fit
@@ -539,7 +537,7 @@ def test_warm_starts_that_cannot_be(solver, parameters, change, text):
     np.testing.assert_array_equal(warm.predict(given), cold.predict(given))
 
 
-def test_a_warm_start_that_fails_leaves_the_model_as_it_was(monkeypatch):
+def test_a_failed_warm_start_leaves_the_model_unchanged(monkeypatch):
     X, y = rows(0, 20)
     warm = model(2, warm_start=True, keep_gram=True).fit(X, y)
     expected = warm.predict(X)
@@ -685,7 +683,7 @@ def test_layers_on_top_are_exact(intercept, hidden_layers, torch_rows):
 
 
 def test_layers_on_top_of_rows_that_point_apart():
-    """Cosines from −1 to 1: those of rectified features are positive."""
+    """Cosines from −1 to 1: rectified features have only positive cosines."""
     expected = cosines = np.linspace(-1, 1, 41)
     for n_layers in (1, 2, 3):
         expected = arc_cosine(expected, 1)
@@ -723,7 +721,7 @@ def test_layers_on_top_refuse_rows_of_zeros():
         one.set_params(hidden_layers=1).transduce(X, y, X)
 
 
-# The matrix alone.
+# Only the matrix.
 
 
 @pytest.mark.parametrize(
@@ -778,7 +776,7 @@ def test_gram_matrices_of_more_rows_than_a_panel():
     assert len(panels(4096)) == 8
 
 
-def test_memory_is_that_of_two_matrices_and_a_draw(monkeypatch):
+def test_memory_is_two_matrices_and_a_draw(monkeypatch):
     monkeypatch.setattr(_problems, "_FEW", 0)  # eigenvectors take more
     n = 1200
     X, y = rows(0, n)
@@ -808,7 +806,7 @@ def test_torch_equals_numpy(solver, single):
     np.testing.assert_allclose(as_numpy(scores), one.decision_function(X), atol=loose)
     np.testing.assert_allclose(as_numpy(other.predict_proba(tensor)), one.predict_proba(X), atol=10 * loose)
     np.testing.assert_allclose(other.errors_[8:], one.errors_[8:], rtol=10 * loose)
-    for held in (other.gram_, other._solution.coef):  # nothing goes to the host on the way
+    for held in (other.gram_, other._solution.coef):  # no intermediate result goes to the host
         assert isinstance(held, torch.Tensor)
 
 
@@ -959,7 +957,7 @@ def test_classification_is_ridge_regression_of_indicators(labels, solver, select
     coef, _, scores = of_weights(Z, Y, np.ones(60), 0.2, Z)
     np.testing.assert_allclose(fitted.coef_, coef.T / 3**0.5, atol=1e-8)
     np.testing.assert_allclose(fitted.intercept_, Y.mean(axis=0), atol=1e-8)
-    # Predictions are calibrated on rows left out, of which the log loss is known for a single α too.
+    # Predictions are calibrated on leave-one-out rows, whose log loss is also known for a single α.
     chosen = sampled(60, 60 if selection == "loo" else 12)
     left = left_out(Z, Y, np.ones(60), 0.2, [[row] for row in chosen] if selection == "loo" else [chosen])
     ones = np.ones(len(chosen))
@@ -979,7 +977,7 @@ def test_classification_is_ridge_regression_of_indicators(labels, solver, select
 def test_old_spellings_warn_and_work(law):
     X, y = labelled(0, 40)
     expected = law(Rectified(), n_draws=3, random_state=0)
-    with pytest.warns(FutureWarning, match=rf"Give {law.__name__} its parameters by name: n_draws=3"):
+    with pytest.warns(FutureWarning, match=rf"Pass the parameters of {law.__name__} by name: n_draws=3"):
         positions = law(Rectified(), 3, random_state=0)
     assert positions.get_params()["n_draws"] == 3
     for old, new in (
@@ -1038,7 +1036,7 @@ COMMON = {"alphas", "fit_intercept", "selection", "n_selection", "batch_size", "
 
 @BOTH
 def test_bad_parameters(law):
-    """Those that all learners have are tested in test_contract.py."""
+    """test_contract.py tests the checks that all learners share."""
     X, y = labelled(0, 20)
     for name, value, error, text in BAD + BAD_OF_MODELS:
         one = law(**{"features": Rectified(), name: value})

@@ -125,7 +125,7 @@ def test_solutions_of_all_solvers(kernel, X, y, rng):
         assert np.isnan(model.errors_).all()
         np.testing.assert_allclose(model.intercept_, constant, atol=1e-6)
         np.testing.assert_allclose(model.predict(new), cross @ dual + constant, atol=1e-6)
-        if solver == "sketch":  # with all rows as landmarks coefficients are those of K c = Z w, through K⁻¹
+        if solver == "sketch":  # with all rows as landmarks, the coefficients solve K c = Z w
             assert not hasattr(model, "noise_variance_")
             continue
         np.testing.assert_allclose(model.dual_coef_, dual, atol=1e-6)
@@ -233,7 +233,7 @@ def test_few_and_equal_rows(solver):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_constant_targets_beside_others(solver, X, y):
+def test_constant_and_varying_targets_together(solver, X, y):
     Y = np.column_stack([np.ones(60), y, np.zeros(60)])
     model = KernelRidge("ntk", alphas=0.5, **exact(solver)).fit(X, Y)
     alone = clone(model).fit(X, y)
@@ -258,7 +258,7 @@ def test_solver_auto(monkeypatch, X, y):
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_memory_changes_nothing(solver, X, y):
+def test_memory_limits_do_not_change_the_result(solver, X, y):
     options = exact(solver, n_components=20, sketch_size=40, n_neighbors=0 if solver == "pcg" else 60)
     plain = KernelRidge("ntk", alphas=0.5, **options).fit(X, y)
     for cache_size, batch_size in ((0, None), (0, 7), (0.015, 1), (0.015, 7), (None, 1)):  # 0.015 MiB: half of 60²
@@ -318,12 +318,12 @@ def test_rows_without_weight_do_not_matter(distance, X, y):
         np.testing.assert_allclose(ours, theirs, rtol=1e-9)
 
 
-# Kinds of rows: those of the fit are kept, and meet others in predictions.
+# Kinds of rows: the model keeps the training rows and combines them with new rows in predictions.
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
 def test_single_precision_rows(solver, X, y):
-    """A smooth kernel of high condition: values in float32 would leave nothing of the solution."""
+    """An ill-conditioned smooth kernel: values in float32 would destroy the solution."""
     single = X.astype(np.float32)
     double = single.astype(np.float64)
     options = exact(solver, n_neighbors=60, tolerance=1e-9)
@@ -466,7 +466,7 @@ def test_history(solver, X, y):
         assert (history[-1] <= 1e-5).all()
         residual = Y - model.intercept_ - ntk(X, depth=1) @ model.dual_coef_ - 0.5 * model.dual_coef_
         relative = np.linalg.norm(residual, axis=0) / np.linalg.norm(Y - intercept * Y.mean(axis=0), axis=0)
-        assert (relative <= 3e-5).all()  # the constant has a residual of its own
+        assert (relative <= 3e-5).all()  # the constant has a separate residual
         if not intercept:
             np.testing.assert_allclose(history[-1], relative, rtol=1e-6)
     assert not hasattr(model.set_params(solver="direct").fit(X, Y), "history_")
@@ -556,7 +556,7 @@ ALPHAS = [3.0, 0.01, 0.3, 0.03, 30.0]
 
 @pytest.fixture
 def exact_probes(monkeypatch):
-    """Right-hand sides for errors of rows left out are solved for as exactly as the others."""
+    """Right-hand sides for leave-one-out errors are solved as accurately as the others."""
     monkeypatch.setattr(_kernel_problem, "_PROBE_TOLERANCE", 0.0)
 
 
@@ -570,7 +570,7 @@ def exact_probes(monkeypatch):
         ("gradient", "loo", False, True, 20), ("gradient", "holdout", True, False, 1000),
     ],
 )  # fmt: skip
-def test_best_alpha_by_rows_left_out(solver, way, weighted, intercept, n_selection, X, y, rng, monkeypatch):
+def test_best_alpha_by_leave_one_out_error(solver, way, weighted, intercept, n_selection, X, y, rng, monkeypatch):
     """Each row without one unit of its weight, or a fifth of the rows; against fits without them."""
     if solver == "cholesky":
         monkeypatch.setattr(_problems, "_FEW", 0)
@@ -682,7 +682,7 @@ def test_one_alpha_in_a_list(X, y):
 
 @pytest.mark.parametrize("kind", ["equal rows", "low rank", "zero rows", "regular"])
 def test_singular_matrices_without_penalty(kind, y, rng):
-    """Predictions are those of a vanishing penalty."""
+    """Predictions equal the limit of a vanishing penalty."""
     X = {
         "equal rows": np.repeat(rng.standard_normal((30, 3)), 2, axis=0),
         "low rank": rng.standard_normal((60, 2)),
@@ -717,7 +717,7 @@ def test_equal_landmarks_and_low_rank(solver, y, rng):
         (rng.standard_normal((60, 2)), "polynomial", {"kernel_params": {"degree": 1}}),
     ):
         expected = KernelRidge(kernel, alphas=1e-3, **parameters).fit(X, y).predict(X)
-        # All rows for a sketch, as leverage scores may leave some out; enough for a singular matrix else.
+        # All rows for a sketch, as leverage scores may skip some; otherwise enough for a singular matrix.
         options = {} if solver == "sketch" else {"n_components": 50, "tolerance": 1e-9}
         model = KernelRidge(kernel, alphas=1e-3, **exact(solver, **options), **parameters).fit(X, y)
         np.testing.assert_allclose(model.predict(X), expected, atol=1e-4)
@@ -908,7 +908,7 @@ def test_classes(solver, X, rng):
 
 
 @pytest.mark.parametrize("solver", ["direct", "pcg"])
-def test_probabilities_are_calibrated_on_rows_left_out(solver, X, rng):
+def test_probabilities_are_calibrated_on_leave_one_out_rows(solver, X, rng):
     """A model that reproduces random labels is not sure of them."""
     labels = rng.integers(0, 3, 60)
     model = KernelRidgeClassifier("ntk", alphas=1e-3, depth=3, solver=solver, random_state=0).fit(X, labels)
@@ -920,7 +920,7 @@ def test_probabilities_are_calibrated_on_rows_left_out(solver, X, rng):
 @pytest.mark.usefixtures("exact_probes")
 @pytest.mark.parametrize("solver", ["direct", "pcg"])
 def test_best_alpha_of_a_classifier(solver, X, rng):
-    """The least log loss on rows left out."""
+    """The smallest leave-one-out log loss."""
     labels = np.argmax(X[:, :3] + rng.standard_normal((60, 3)), axis=1)
     targets, weight = np.eye(3)[labels] - 1 / 3, rng.uniform(0.5, 2, 60)
     model = KernelRidgeClassifier("ntk", alphas=[0.1, 1.0, 10.0], **exact(solver)).fit(X, labels, weight)
@@ -963,8 +963,14 @@ def test_kernel_matrices_are_split_in_rows_and_columns(X, y):
     ("parameters", "rule"),
     [
         ({"kernel": "polynomial", "kernel_params": {"power": 2}}, "kernel 'polynomial' takes the parameters degree"),
-        ({"kernel": "ntk", "kernel_params": {"depth": 2}}, "must be without 'depth', which is a parameter of its own"),
-        ({"kernel_params": {"lengthscale": 1.0}}, "'kernel_params' parameter of KernelRidge must be without 'length"),
+        (
+            {"kernel": "ntk", "kernel_params": {"depth": 2}},
+            "must be a dict without 'depth', which is a separate parameter",
+        ),
+        (
+            {"kernel_params": {"lengthscale": 1.0}},
+            "'kernel_params' parameter of KernelRidge must be a dict without 'length",
+        ),
         ({"kernel": networks.ReLU}, "'kernel' parameter of KernelRidge must be .*ReLU.* instead"),
         ({"kernel": "precomputed", "kernel_params": {"a": 1}}, "must be None for kernel='precomputed'"),
         ({"kernel": "precomputed", "solver_params": {"features": "sketch"}}, "'nystroem' or None for kernel='precomp"),
@@ -1004,7 +1010,7 @@ def test_bad_kernel_matrices(X, y):
 def test_old_names():
     with pytest.warns(FutureWarning, match=r"alpha=0.3 of KernelRidge is now alphas=0.3"):
         assert KernelRidge("ntk", alpha=0.3).alphas == 0.3
-    with pytest.warns(FutureWarning, match="its parameters by name: alphas=0.3"):
+    with pytest.warns(FutureWarning, match="Pass the parameters of KernelRidgeClassifier by name: alphas=0.3"):
         assert KernelRidgeClassifier("ntk", 0.3).alphas == 0.3
     for name, value in (kernel_ridge._SOLVER_PARAMS | {"tol": 1e-3}).items():
         if name != "tolerance":
@@ -1082,7 +1088,9 @@ def test_cuda_classes_and_matrices(rng):
         host, device = clone(model).fit(X, labels), clone(model).fit(cuda(X), cuda(labels))
         classes = device.predict(cuda(X))
         assert classes.device.type == "cuda"
-        assert np.mean(as_numpy(classes) == host.predict(X)) > 0.98  # calibrated up to the tolerance of rows left out
+        assert (
+            np.mean(as_numpy(classes) == host.predict(X)) > 0.98
+        )  # calibrated up to the tolerance of the leave-one-out systems
         scores = device._scores(cuda(X))
         np.testing.assert_allclose(as_numpy(scores), host._scores(X), atol=1e-4)
         assert device.decision_function(cuda(X)).device.type == "cuda"

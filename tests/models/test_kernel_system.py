@@ -39,7 +39,7 @@ def one_thread():
 
 @pytest.fixture
 def as_on_a_device(monkeypatch):
-    """Tensors in host memory go the way of those on a device."""
+    """Tensors in host memory are processed like tensors on a device."""
     monkeypatch.setattr(_array, "host_view", lambda x: x if isinstance(x, np.ndarray) else None)
 
 
@@ -70,7 +70,7 @@ def check_matrix(matrix, K, scale):
     bound = {"rtol": 1e-12, "atol": 1e-12 * np.abs(A).max()}
     for n_columns in (1, 3):
         V = rng.standard_normal((len(A), n_columns))
-        for _ in range(2):  # from what was kept
+        for _ in range(2):  # from the cache
             np.testing.assert_allclose(as_numpy(matrix.times(put(V))), A @ V, rtol=1e-11, atol=1e-11 * np.abs(A).sum())
     chosen = np.array([5, 0, 5, 30])
     np.testing.assert_allclose(as_numpy(matrix.columns(chosen)), A[:, chosen], **bound)
@@ -149,8 +149,8 @@ def test_matrices_of_tensors_on_a_device(cache, rng):
 
 
 @pytest.mark.parametrize("n_kept", [0, 1, 12, 36])
-def test_cache_bounds_what_is_kept(n_kept, rng, monkeypatch):
-    """Whole blocks of rows of K, from the first on; what is kept is not computed again."""
+def test_cache_size_is_bounded(n_kept, rng, monkeypatch):
+    """The cache holds whole blocks of rows of K, from the first on; they are not computed again."""
     X, step = rng.standard_normal((N, 4)), 5
     cache = 8 * N * n_kept
     matrix = of_rows(X, cache=cache, batch_size=step)
@@ -211,7 +211,7 @@ def test_free_memory(monkeypatch):
 
 
 def check_near(found, there, K, n_neighbors):
-    """Rows before, as near as those found by brute force; ties may be broken either way."""
+    """Preceding rows are as near as those found by brute force; ties may be broken either way."""
     n = len(K)
     assert found.shape == there.shape == (n, n_neighbors)
     np.testing.assert_array_equal(there.sum(axis=1), np.minimum(np.arange(n), n_neighbors))
@@ -254,7 +254,7 @@ def test_neighbours_with_ties():
     ("kind", "n_neighbors"), [("dense", 1), ("dense", N - 1), ("csr", 6), ("torch", N - 1), ("images", 6)]
 )
 def test_neighbours_of_a_matrix_that_is_not_held(kind, n_neighbors, rng):
-    """Those among the 2k nearest rows that stand before; all that stand before for k = n − 1."""
+    """The rows among the 2k nearest that precede; for k = n − 1, all preceding rows."""
     X = rng.standard_normal((N, 4))
     kernel = KernelSpec.resolve("cntk", {"depth": 2}, "test") if kind == "images" else NTK
     rows = {"csr": sp.csr_array, "torch": torch_from, "images": lambda X: X.reshape(N, 2, 2, 1)}.get(kind, np.asarray)(
@@ -276,7 +276,7 @@ def test_neighbours_of_a_matrix_that_is_not_held(kind, n_neighbors, rng):
 
 
 def dense_of(solve, n, like=None):
-    """The matrix of a linear map, column by column and all at once."""
+    """Return the matrix of a linear map, computed column by column and in one call."""
     eye = np.eye(n) if like is None else torch_from(np.eye(n))
     M = as_numpy(solve(eye))
     np.testing.assert_allclose(as_numpy(solve(eye[:, 1:2])), M[:, 1:2], atol=1e-10 * np.abs(M).max())
@@ -314,7 +314,7 @@ def test_preconditioner_without_neighbours(m, alpha, device, rng):
 
 @pytest.mark.parametrize("scale", [0.5, 4.0])
 def test_mean_outside_the_span(scale, rng):
-    """The same for every direction outside if A = Z Zᵀ + μI; a mean over 8 directions else."""
+    """The value is the same for every direction outside if A = Z Zᵀ + μI; otherwise it is a mean over 8 directions."""
     Z = rng.standard_normal((N, 6))
     A = Z @ Z.T + scale * np.eye(N)
     assert Preconditioner.of_features(GivenMatrix(A), Z, 0, SEED).rest == pytest.approx(scale, rel=1e-9)
@@ -396,7 +396,7 @@ def test_landmarks_do_not_depend_on_memory(size, rng):
     """Nor on the scale, which the leverage scores do not see."""
     X = rng.standard_normal((N, 4))
     K, scale = ntk(X, depth=2), rng.uniform(0.5, 2, N)
-    expected = np.arange(N) if size >= N else _landmarks.leverage(_landmarks.OfMatrix(K, None), size, SEED)
+    expected = np.arange(N) if size >= N else _landmarks.leverage(_landmarks.StoredMatrix(K, None), size, SEED)
     assert len(expected) == min(size, N)
     for matrix in (
         of_rows(X), of_rows(X, cache=8 * N * N, scale=scale), of_rows(sp.csr_array(X)), of_rows(torch_from(X)),
@@ -634,7 +634,7 @@ def test_residuals_are_true_ones(rng):
 
 
 def test_drifted_residuals_are_improved(rng):
-    """A product with errors of 1e-7 makes the recursion drift: it begins anew until the true residual is right."""
+    """A product with errors of 1e-7 makes the recursion drift: it restarts until the true residual is right."""
     A, B = system(rng, condition=100.0)
     calls = []
 
@@ -680,7 +680,7 @@ def test_steps_of_gradient_descent(preconditioned, rng):
         np.testing.assert_allclose(run.history[:, j], residuals, rtol=1e-9)
 
 
-# What preconditioning is worth.
+# The effect of preconditioning.
 
 
 def clustered(n, seed=0):

@@ -55,7 +55,7 @@ def fourier(k=3, **parameters):
 # Against k-means of the features.
 
 
-def test_clusters_are_those_of_the_features(rng):
+def test_clusters_equal_kmeans_on_the_features(rng):
     X, truth = blobs(rng)
     model = fourier().fit(X)
     Z = model.features_.transform(X)
@@ -95,7 +95,7 @@ def test_more_starts_are_no_worse(rng):
     assert identity(10, max_iter=1).fit(X).n_iter_ == 1
 
 
-def test_what_kmeans_of_rows_cannot_separate():
+def test_clusters_that_kmeans_on_rows_cannot_separate():
     """A disc within a ring: the kernel separates them, the rows do not."""
     rng = np.random.default_rng(0)
     angles, truth = rng.uniform(0, 2 * np.pi, 400), np.arange(400) < 200
@@ -118,7 +118,7 @@ def test_default_features(rng):
 # The objective of the kernel.
 
 
-def test_objective_is_that_of_the_kernel(rng, monkeypatch):
+def test_objective_equals_the_kernel_objective(rng, monkeypatch):
     X, _ = blobs(rng)
     model = fourier().fit(X)
     K = gaussian(X, lengthscale=5.0)
@@ -319,7 +319,7 @@ def test_loop_finds_clusters(dtype, rng):
     assert 1 <= found.n_iter <= 10
 
 
-def test_loop_ends_where_nothing_can_be_gained(rng):
+def test_loop_ends_when_the_objective_cannot_decrease(rng):
     """Every row is at its nearest centre, every centre is the mean of its rows."""
     X = rng.standard_normal((300, 3))
     found = run(X, 12)
@@ -333,7 +333,7 @@ def test_loop_ends_where_nothing_can_be_gained(rng):
     assert run(X, 12, max_iter=1).n_iter == 1
 
 
-def test_loop_is_as_good_as_that_of_scikit_learn(rng):
+def test_loop_is_as_good_as_scikit_learn(rng):
     """Mean inertia over 20 seeds within 3 %; single ones spread by 2 %."""
     X = rng.standard_normal((400, 4)) * [1, 2, 3, 4]
     ours = np.mean([run(X, 15, seed).inertia for seed in range(20)])
@@ -374,7 +374,7 @@ def test_rows_without_weight_are_no_first_centres(rng):
 
 
 def test_starts_and_tolerance_of_the_loop(rng, monkeypatch):
-    """Starts of their own; the tolerance is relative to the mean variance of a column."""
+    """Starts are independent; the tolerance is relative to the mean variance of a column."""
     X = rng.standard_normal((200, 5)) * [1, 2, 3, 4, 5] + 7
     given = []
     monkeypatch.setattr(_lloyd, "iterate", lambda *args, original=_lloyd.iterate: given.append(args) or original(*args))
@@ -385,7 +385,7 @@ def test_starts_and_tolerance_of_the_loop(rng, monkeypatch):
         assert tolerance == pytest.approx(0.25 * X.var(axis=0).mean())
 
 
-def test_clusters_without_rows_start_anew():
+def test_clusters_without_rows_restart():
     """Two of the three centres given are far from all rows: they take the rows farthest from the first."""
     rows = _lloyd.as_rows(torch_rows(np.array([[0.0], [0.1], [0.2], [5.0], [9.0]])))
     centers = torch_rows(np.array([[0.1], [1e6], [-1e6]]))

@@ -1,4 +1,4 @@
-"""Metrics are those of the gradients, find what was planted, and leave rows of any kind what they are."""
+"""Metrics equal the gradients, find planted directions, and leave rows of any kind unchanged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def comparison(X, Y, n_landmarks=60, weight=None):
 
 @pytest.mark.parametrize("name", KERNELS)
 @pytest.mark.parametrize("full", [False, True])
-def test_outer_products_are_those_of_finite_differences(name, full, rng):
+def test_outer_products_equal_finite_differences(name, full, rng):
     """Of the function that the fit is, in units of the columns before the metric."""
     X = rng.standard_normal((200, 3))
     Y = np.stack([np.sin(X[:, 0]), X[:, 1] * X[:, 2]], axis=1)
@@ -73,7 +73,7 @@ def test_outer_products_are_those_of_finite_differences(name, full, rng):
     train = rows.splits[0].train
     expected = reference.outer_products(function, X[train], 1e-5)
     found = rows.outer_products(trial)
-    # Of the product kernel the jumps at landmarks are left out, and finite differences may straddle them.
+    # The jumps of the product kernel at landmarks are omitted, and finite differences may straddle them.
     np.testing.assert_allclose(found, expected, atol=(0.1 if name == "l1" else 1e-5) * np.abs(expected).max())
 
 
@@ -88,7 +88,7 @@ def test_metric_of_outer_products(full, rng):
     assert engine.metric_of(np.full((4, 4), np.nan), full=full) is None
 
 
-def test_errors_are_those_of_ridge_regression_on_held_out_rows(rng):
+def test_errors_equal_ridge_regression_on_held_out_rows(rng):
     """The same features, the same α: FeatureRidge fitted on the training rows predicts the held-out ones as well."""
     X = rng.standard_normal((250, 3))
     Y = np.sin(X[:, :1])
@@ -141,7 +141,7 @@ def test_full_metrics_do_not_fit_noise(rng):
     assert metric.error_ > 0.75
 
 
-# What is found.
+# Planted structure is found.
 
 
 @pytest.mark.parametrize("kernel", ["auto", "gaussian", "matern", "laplace", "ntk"])
@@ -207,7 +207,7 @@ def test_classes_are_fitted_by_indicators(rng):
 
 
 def test_several_targets(rng):
-    """Each counts the same, whatever its unit."""
+    """All columns count equally, in any unit."""
     X = rng.standard_normal((600, 4))
     Y = np.stack([np.sin(X[:, 0]), 1e6 * np.sin(X[:, 2])], axis=1)
     share = quick().fit(X, Y).feature_importances_
@@ -312,7 +312,7 @@ def test_checkpoints(X, y, tmp_path, monkeypatch):
     np.testing.assert_allclose(model.fit(rows, None, checkpoint=path).predict(X), whole.predict(X), atol=1e-8)
 
 
-# Seeds, copies, files, and what scikit-learn asks.
+# Seeds, copies, files, scikit-learn's checks.
 
 
 ESTIMATORS = [
@@ -349,7 +349,7 @@ def test_copies_and_files(estimator, X, y, tmp_path):
     np.testing.assert_array_equal(again.feature_importances_, fitted.feature_importances_)
 
 
-def test_a_fit_that_fails_changes_nothing(X, y):
+def test_a_failed_fit_leaves_the_estimator_unchanged(X, y):
     fitted = quick().fit(X, y)
     before = dict(vars(fitted))
     with pytest.raises(ValueError, match="NaN"):
@@ -360,7 +360,7 @@ def test_a_fit_that_fails_changes_nothing(X, y):
 # Features.
 
 
-def test_adaptive_features_are_those_of_metric_and_landmarks(X, y):
+def test_adaptive_features_equal_metric_and_landmarks(X, y):
     features = AdaptiveFeatures(n_components=60, random_state=0).fit(X, y)
     Z = features.transform(X)
     assert Z.shape == (300, 60)
@@ -408,7 +408,7 @@ def test_no_additive_features_where_columns_act_together(rng):
     assert quick().fit(wide, wide[:, 0]).additive_ is None
 
 
-def test_additive_fits_are_those_of_ridge_regression_on_both(rng):
+def test_additive_fits_equal_ridge_regression_on_both_parts(rng):
     """Also checks that held-out rows and training rows are centred alike."""
     X, y = additive_rows(rng, 400)
     rows = comparison(X.astype(np.float32), y[:, None])
@@ -441,7 +441,7 @@ def test_alternatives(X, y):
 
 
 def test_columns_that_matter_together_are_found_in_the_residuals(rng):
-    """Beside columns that matter alone, the first fits hide a product of two others."""
+    """If single columns matter, the first fits hide a product of two other columns."""
     X = rng.standard_normal((2500, 40))
     y = np.abs(X[:, 2]) + 0.5 * X[:, 3] + np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(2500)
     metric = LearnedMetric(kernel="gaussian", metric="diagonal", random_state=0).fit(X, y)
@@ -450,7 +450,7 @@ def test_columns_that_matter_together_are_found_in_the_residuals(rng):
 
 
 def test_residuals_are_of_rows_that_the_fits_have_not_seen(rng):
-    """Those of noise have its variance, though the fits follow it closely."""
+    """Residuals of noise have the variance of the noise, although the fits follow it closely."""
     X, y = rng.standard_normal((400, 3)), rng.standard_normal((400, 1))
     rows = comparison(X.astype(np.float32), y)
     trial = engine.Trial(engine.GAUSSIAN, np.ones(3), 1.0, 0.3, 1e-4, 1.0)
@@ -464,8 +464,27 @@ def test_residuals_are_of_rows_that_the_fits_have_not_seen(rng):
     np.testing.assert_allclose(left.Y[split.held], y[split.held] - predicted, atol=1e-3)
 
 
+def test_final_rounds_revive_lost_columns(rng):
+    """A second column matters, but the metric has lost it: the floor of the final rounds gives it back."""
+    X = rng.standard_normal((1500, 10))
+    Y = (np.sin(2 * X[:, 0]) + 0.5 * np.cos(2 * X[:, 1]))[:, None]
+    rows, lost = comparison(X, Y, 200), np.array([1.0] + 9 * [1e-3])
+    start = rows.lengths(engine.Trial(engine.GAUSSIAN, lost, 1.0, 1.0, 1e-3, np.inf), (1.0,))[0]
+    best = {}
+    for most in (0, 2):
+        learner = engine.Learner(
+            X, Y, np.ones(len(X)), rng, kernel=engine.GAUSSIAN, metric="diagonal", most_rounds=most,
+            sizes=engine.Sizes(),
+        )  # fmt: skip
+        best[most] = learner._final_rounds(rows, [start])[0]
+    assert best[0] is start  # no rounds were asked for
+    assert best[2].metric[1] > 20 * lost[1]
+    assert best[2].metric[2:].max() < 0.2
+    assert best[2].error < 0.5 * start.error
+
+
 def test_rounds_go_on_while_the_error_falls_fast():
-    """At most three times as many as asked for."""
+    """At most three times the requested number."""
 
     class Falling(engine.Comparison):
         def _best_length(self, kernel, metric, factor, alpha, index, *, tune=True):  # noqa: ARG002
@@ -484,7 +503,7 @@ def test_rounds_go_on_while_the_error_falls_fast():
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_predictions_without_features(dtype, X, y):
-    """In float32 where the rounding errors do not matter, in float64 else."""
+    """In float32 if rounding errors do not matter, otherwise in float64."""
     X = X.astype(dtype)
     model = FeatureRidge(random_state=0).fit(X, y)
     Z = model.features_.transform(X.astype(np.float64))
@@ -509,7 +528,7 @@ def test_features_times_weights(name, tolerance, rng):
         assert found.dtype == np.float64
         size = np.linalg.norm(features.normalization_ @ W, axis=0).max()
         np.testing.assert_allclose(found, expected, atol=1e-6 * max(size, 1.0))
-        if not tolerance:  # no rounding error is allowed but those of the features
+        if not tolerance:  # only the rounding errors of the features are allowed
             np.testing.assert_array_equal(found, features.transform(X).astype(np.float64) @ W)
         np.testing.assert_allclose(features.times(X.astype(np.float64), W), expected, atol=1e-12 * max(size, 1.0))
         np.testing.assert_allclose(features.times(sp.csr_array(X), W), expected, atol=1e-6 * max(size, 1.0))
@@ -551,7 +570,7 @@ def test_few_rows(n_rows, rng):
     assert FeatureRidge(random_state=0).fit(X, X[:, 0]).predict(X).shape == (n_rows,)
 
 
-def test_nothing_to_learn(rng):
+def test_constant_rows_or_targets(rng):
     """Constant targets, constant columns, columns that are all alike, noise."""
     X = rng.standard_normal((100, 3))
     for rows, targets in ((X, np.ones(100)), (np.ones((100, 3)), X[:, 0]), (np.repeat(X[:, :1], 3, axis=1), X[:, 0])):

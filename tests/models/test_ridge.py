@@ -55,12 +55,12 @@ def one_thread():
 
 
 def identity():
-    """Features that are the rows themselves: what is computed from them can be written out."""
+    """Features that are the rows themselves, so that results can be computed by hand."""
     return FunctionTransformer()
 
 
 def draw(seed, n, m, k=None, *, dtype=np.float64):
-    """Rows with a mean, targets that depend on them, weights of which some are 0."""
+    """Rows with a mean, targets that depend on them, and weights, some of which are 0."""
     rng = np.random.default_rng(seed)
     Z = (rng.standard_normal((n, m)) + rng.standard_normal(m)).astype(dtype)
     Y = Z @ rng.standard_normal((m, k or 1)) + rng.standard_normal((n, k or 1)) + 3.0
@@ -140,13 +140,13 @@ def test_any_block_size_gives_the_same_model(n, m):
             np.testing.assert_allclose(ours, theirs, rtol=1e-8)
 
 
-# The errors on rows left out.
+# Leave-one-out errors.
 
 
 @pytest.mark.parametrize(("n", "m"), [(14, 30), (30, 30), (31, 30), (50, 6)])
 @pytest.mark.parametrize("selection", ["loo", "holdout"])
 @pytest.mark.parametrize("solver", ["eigen", "cholesky"])
-def test_errors_are_those_of_fits_without_the_rows(n, m, selection, solver):
+def test_errors_equal_fits_without_the_rows(n, m, selection, solver):
     """On a sample of 5 rows: one fit for each row, or one without all five."""
     for intercept, weighted in product([True, False], [True, False]):
         check_errors(n, m, selection, solver, intercept, weighted)
@@ -177,7 +177,7 @@ def check_errors(n, m, selection, solver, intercept, weighted):
 
 
 @pytest.mark.parametrize("n", [12, 30])
-def test_all_rows_are_left_out_if_the_sample_is_large(n):
+def test_a_large_sample_uses_all_rows_for_leave_one_out(n):
     Z, Y, weight = draw(n, n, 20)
     model = regressor([0.1, 1.0, 10.0]).fit(Z, Y, weight)
     used = weight > 0
@@ -212,7 +212,7 @@ def test_solvers_agree(n, m, selection):
         tried = np.isfinite(other.errors_)
         np.testing.assert_allclose(one.errors_[tried], other.errors_[tried], rtol=1e-5)
         assert one.alpha_ == pytest.approx(auto.alpha_)
-        # One tries all α, the other some; both take a large one whose error is that of the best, or nearly.
+        # One tries all α, the other some; both take a large one whose error equals the best error, or nearly.
         losses = [m.errors_[np.searchsorted(m.alphas_, m.alpha_)] for m in (one, other)]
         np.testing.assert_allclose(losses, np.nanmin(one.errors_), rtol=2e-3)
         same = regressor(one.alpha_, solver="cholesky", **parameters).fit(Z, Y, weight)
@@ -253,7 +253,7 @@ def test_alphas_of_any_form(n, m):
 
 
 def test_the_right_alpha_is_chosen(rng):
-    """Weights drawn with variance 1 and noise of variance 25: the best α is 25. Noise alone: a large one is chosen."""
+    """Weights drawn with variance 1 and noise of variance 25: the best α is 25. Pure noise gives a large α."""
     Z = rng.standard_normal((300, 60))
     y = Z @ rng.standard_normal(60) + 5 * rng.standard_normal(300)
     grid = 25 * 10.0 ** np.arange(-4, 5)
@@ -275,7 +275,7 @@ def test_one_alpha_has_an_error_too(n):
 
 
 def test_errors_that_overflow():
-    """There is nothing to choose by, but there is an end."""
+    """There is no information to choose α, but the search ends."""
     Z, Y, _ = draw(0, 30, 4)
     for solver in ("eigen", "cholesky"):
         for alphas in (1.0, [1.0, 10.0, 100.0]):
@@ -365,7 +365,7 @@ def degenerate(n):
 @pytest.mark.parametrize("alphas", [0, None, 1e-9, [0.0, 1e-12, 1.0]], ids=str)
 @pytest.mark.parametrize(("solver", "dtype"), [("eigen", np.float64), ("cholesky", np.float64), ("auto", np.float32)])
 def test_features_without_full_rank(alphas, solver, dtype):
-    """Predictions are finite and, where α leaves them free to, as good as those of the columns that matter."""
+    """Predictions are finite and, unless α prevents it, as good as those of the relevant columns."""
     for n in (1, 2, 50):
         for name, Z in degenerate(n):
             Z = Z.astype(dtype)
@@ -387,7 +387,7 @@ def test_features_without_full_rank(alphas, solver, dtype):
 
 @pytest.mark.parametrize("n", [5, 40])
 def test_std_of_new_rows_at_alpha_zero(n, rng):
-    """As at the limit of small α: rows outside the span of those seen are the more uncertain."""
+    """As in the limit of small α: rows outside the span of the training rows are more uncertain."""
     Z, y = rng.standard_normal((n, 12)), rng.standard_normal(n)
     new = rng.standard_normal((6, 12))
     mean, std = regressor(0.0).fit(Z, y).predict(new, return_std=True)
@@ -421,10 +421,10 @@ def test_degrees_of_freedom_without_penalty_are_the_rank(n, rng):
 @pytest.mark.parametrize(("n", "m"), [(10, 25), (30, 5)])
 @pytest.mark.parametrize("intercept", [True, False])
 def test_standard_deviations_of_data_drawn_from_the_model(n, m, intercept, rng):
-    """With weights β ~ N(0, σ²/α) and noise σ²: (y − mean)/std, but for a factor, has Student's law exactly.
+    """With weights β ~ N(0, σ²/α) and noise σ², (y − mean)/std has exactly Student's law, up to a factor.
 
     Kolmogorov–Smirnov over 400 data sets; false alarms: 1e-6 for each of the four. Standard deviations without the
-    noise, or without the variance of the weights, whichever is the larger part, are rejected.
+    noise, or without the variance of the weights, whichever is larger, are rejected.
     """
     alpha, sigma = 2.0, 3.0
     n_free = n - intercept
@@ -444,7 +444,7 @@ def test_standard_deviations_of_data_drawn_from_the_model(n, m, intercept, rng):
     assert stats.kstest(without_spread if n < m else without_noise, law.cdf).pvalue < LEVEL
 
 
-def test_noise_variance_is_that_of_the_noise(rng):
+def test_noise_variance_equals_the_noise(rng):
     """Four standard deviations of the estimate, √(2/n)·σ²: false alarms 6e-5."""
     Z = rng.standard_normal((4000, 10))
     Y = np.stack([Z @ np.ones(10), -(Z @ np.ones(10))], axis=1) + [0.5, 2.0] * rng.standard_normal((4000, 2))
@@ -481,7 +481,7 @@ def test_rows_of_any_library(n, rng):
         if expected is None:
             expected = as_numpy(mean), as_numpy(std)
         loose = 1e-4 if single else 1e-9
-        if name in ("csr", "csc"):  # a map of its own for sparse rows
+        if name in ("csr", "csc"):  # a separate map for sparse rows
             dense = (
                 FeatureRidge(FrozenEstimator(model.features_), alphas=0.1).fit(X, Y, weight).predict(X, return_std=True)
             )
@@ -524,7 +524,7 @@ def test_tensors_that_need_gradients():
 
 @pytest.mark.parametrize("n", [6, 40])
 def test_features_in_other_precisions(n):
-    """Half precision and whole numbers are as good as what they stand for; StandardScaler keeps float16."""
+    """Half precision and integers give the result of the same values in float64; StandardScaler keeps float16."""
     X, y, _ = draw(0, n, 8)
     half = X.astype(np.float16)
     expected = regressor().fit(half.astype(np.float64), y)
@@ -606,8 +606,8 @@ def test_sparse_features(n, rng):
     np.testing.assert_allclose(std, np.sqrt(variance), rtol=1e-8)
 
 
-def test_frozen_features_stay_as_they_are(rng):
-    """Whether they are all of the features or one step, whether rows come at once or in a stream."""
+def test_frozen_features_stay_unchanged(rng):
+    """For all features or one frozen step, and for rows in memory or in a stream."""
     X, y = rng.standard_normal((50, 3)), rng.standard_normal(50)
     scaler = StandardScaler().fit(X[:10])
     before = scaler.mean_.copy()
@@ -637,7 +637,7 @@ def kinds_of_rows(X):
 @pytest.mark.parametrize("n", [5, 40])
 @pytest.mark.parametrize("law", [FeatureRidge, FeatureRidgeClassifier])
 @DOUBLE
-def test_nothing_given_is_written_to(law, n, dtype, rng):
+def test_rows_targets_and_weights_are_not_modified(law, n, dtype, rng):
     """Features may be the rows themselves, or views of them."""
     base = rng.standard_normal((n, 8)).astype(dtype)
     y = rng.integers(0, 2, n).astype(float)
@@ -748,7 +748,7 @@ def check_classification(labels, n, intercept):
 @pytest.mark.parametrize("selection", ["loo", "holdout"])
 @pytest.mark.parametrize("n", [30, 200])
 def test_errors_and_calibration_of_a_classifier(n, selection):
-    """Both from predictions for rows left out; the error is the smallest log loss of a temperature."""
+    """Both follow from leave-one-out predictions; the error is the smallest log loss of a temperature."""
     X, y = labelled(0, n, 3, m=40)
     weight = np.random.default_rng(1).integers(1, 4, n) / 2.0
     n_left = n // 5
@@ -798,8 +798,9 @@ def expected_calibration_error(p, y, n_bins=10):
 def test_probabilities_are_calibrated(selection, rng):
     """On rows drawn with known probabilities.
 
-    Over 20 seeds the calibration error was 0.016 to 0.032 (0.109 to 0.125 without a temperature), the log loss 0.009 to
-    0.022 above that of the true probabilities (and 0.08 to 0.11 below that without a temperature).
+    Over 20 seeds the calibration error was 0.016 to 0.032 (0.109 to 0.125 without a temperature). The log loss was
+    0.009 to 0.022 above the log loss of the true probabilities, and 0.08 to 0.11 below the log loss without a
+    temperature.
     """
     X, y, _ = synthetic(rng, 3000)
     new, labels, true = synthetic(rng, 6000)
@@ -855,7 +856,7 @@ def test_labels_as_tensors_and_series():
 
 
 def test_many_classes_in_small_blocks(rng):
-    """Blocks in which most rows have a class of their own are nothing to warn of."""
+    """Blocks in which most rows have their own class cause no warning."""
     X, y = rng.standard_normal((600, 5)), rng.permutation(np.arange(600) % 40)
     X[:, 0] += y
     whole, blocks, partial = classifier().fit(X, y), classifier(batch_size=30).fit(X, y), classifier()
@@ -915,7 +916,7 @@ def test_labels_that_come_later_may_be_shorter():
 
 @pytest.mark.parametrize("n", [4, 40])
 def test_classes_that_may_come(n):
-    """A class without rows has the lowest score of all; the model of the others is unchanged."""
+    """A class without rows has the lowest score; the model of the other classes is unchanged."""
     X, y = labelled(0, n, 2, m=6)
     model = classifier().partial_fit(X, 2 * y, classes=[2, 7, 0])
     np.testing.assert_array_equal(model.classes_, [0, 2, 7])
@@ -1020,7 +1021,7 @@ def test_partial_fit_after_fit_and_fit_after_that():
 @BOTH
 @pytest.mark.parametrize("m", [5, 60])
 @pytest.mark.parametrize("first", [0, 3, 20])
-def test_a_call_that_fails_leaves_the_model_as_it_was(law, m, first):
+def test_a_failed_call_leaves_the_model_unchanged(law, m, first):
     """NaN in the last of several blocks; a new class and a new row must not remain."""
     rng = np.random.default_rng(0)
     X, y = rng.standard_normal((40, m)), np.arange(40) % 3
@@ -1084,7 +1085,7 @@ def test_the_sample_keeps_its_size():
 
 
 @BOTH
-def test_a_fit_that_fails_leaves_the_model_as_it_was(law):
+def test_a_failed_fit_leaves_the_model_unchanged(law):
     X, y = labelled(0, 60, 3)
     model = law(NTKFeatures(n_components=16, random_state=0), random_state=0).fit(X, y)
     before = model.predict(X)
@@ -1135,7 +1136,7 @@ def test_clones_and_pickles(law, n):
 
 
 def test_defaults_learn(rng):
-    """On rows whose columns have scales and means of their own."""
+    """On rows whose columns have different scales and means."""
     X = rng.standard_normal((1500, 4))
     y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(1500)
     rows = X * [1e3, 1e-3, 1.0, 1.0] + [1e4, 1.0, 0.0, 0.0]
@@ -1225,7 +1226,7 @@ def test_bad_targets(fit):
 @BOTH
 @pytest.mark.parametrize("features", [NTKFeatures(n_components=64, random_state=0), identity(), StandardScaler(), None])
 def test_bad_rows(law, features):
-    """Whether the features look at their input or not."""
+    """Also if the features ignore their input."""
     X, y = labelled(0, 20, 2)
     model = law(features, alphas=1.0, random_state=0).fit(X, y)
     for attempt in (
@@ -1315,7 +1316,7 @@ def test_features_whose_squares_overflow_double_precision(rng):
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.parametrize("place", ["_syrk", "_add_triangle", "add_outer", "_concatenate", "_outer"])
-def test_partial_fit_is_all_or_nothing(place, error, monkeypatch, rng):
+def test_partial_fit_is_atomic(place, error, monkeypatch, rng):
     """Rows were counted but not added, and the next solution predicted constants."""
     from ntkit.models import _statistics
 

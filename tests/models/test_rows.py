@@ -1,4 +1,4 @@
-"""Digests of rows, and what is learned from blocks of them."""
+"""Digests of rows, and statistics learned from blocks of rows."""
 
 from __future__ import annotations
 

@@ -62,13 +62,13 @@ def test_classifiers_too():
 
 @pytest.mark.parametrize("alphas", [1e-3, [1e-3, 1e-2], [1e-6, 1e-3, 1.0]])
 def test_columns_of_unequal_units_are_kept(alphas, rng):
-    """With several penalties eigenvectors lost the column of 0.1 beside that of 10⁹: R² 0.51."""
+    """With several penalties, the eigenvectors lost the column of scale 0.1 next to the column of 10⁹: R² 0.51."""
     X, y = linear(300, 5, 0.0, rng)
     X *= [1e9, 0.1, 1, 1, 1]
     assert regressor(alphas).fit(X, y).score(X, y) > 0.9999
 
 
-def test_columns_that_default_alphas_leave_nothing_of_warn(rng):
+def test_columns_that_default_alphas_suppress_cause_a_warning(rng):
     X, y = linear(300, 5, 0.0, rng)
     with pytest.warns(UserWarning, match="so much smaller than others"):
         regressor(None).fit(X * [1e9, 0.1, 1, 1, 1], y)

@@ -74,7 +74,7 @@ class Columns(TransformerMixin, BaseEstimator):
 
 @pytest.mark.parametrize("best", ["first", "second", "third", "fourth", "all"])
 def test_the_planted_candidate_is_chosen(best, rng):
-    """The targets are linear in what only one candidate sees; the others' errors are 0.1² + 1 at least."""
+    """The targets are linear in a column that only one candidate sees; the others have errors of at least 0.1² + 1."""
     X = rng.standard_normal((300, 4))
     columns = {"first": [0], "second": [1], "third": [2], "fourth": [3], "all": [0, 1, 2, 3]}
     y = X[:, columns[best]].sum(axis=1) + 0.1 * rng.standard_normal(300)
@@ -92,7 +92,7 @@ def test_the_planted_candidate_is_chosen(best, rng):
         ("narrow", lambda X: np.sin(10 * X[:, 0])),
     ],
 )
-def test_kernels_are_told_apart(best, function, rng):
+def test_the_search_finds_the_right_kernel(best, function, rng):
     X = rng.uniform(-2, 2, (1500, 4 if best == "wide" else 1))  # in four dimensions, rows see few others nearby
     candidates = {
         "narrow": RandomFourierFeatures(lengthscale=0.1),
@@ -127,7 +127,7 @@ def test_results_are_complete(X, y):
         assert {result["name"] for result in search.results_ if result["round"] == 0} == set(candidates)
         assert [result["round"] for result in search.results_] == sorted(result["round"] for result in search.results_)
         for result in search.results_:
-            assert result["n_rows"] == 200  # all: their errors are those of fits without them
+            assert result["n_rows"] == 200  # all rows: their errors are leave-one-out errors
             assert result["n_components"] == (4 if result["name"] == "linear" else 16)
             assert 0 <= result["error"] < np.inf
             assert 0 <= result["loss"] < np.inf
@@ -138,24 +138,24 @@ def test_results_are_complete(X, y):
         assert search.best_name_ == min(last, key=lambda r: r["loss"])["name"]
 
 
-def test_rows_and_features_grow_from_rung_to_rung(rng):
+def test_rows_and_features_grow_from_round_to_round(rng):
     X = rng.standard_normal((4000, 2))
     candidates = {f"{i}": RandomFourierFeatures(lengthscale=1.0 + i) for i in range(6)}
     search = small(n_components=600, candidates=candidates).fit(X[:, :], np.abs(X[:, 0]) + X[:, 1])
-    rungs = {}
+    rounds = {}
     for result in search.results_:
-        rungs.setdefault(result["round"], []).append(result)
-    assert len(rungs) > 1
-    for number in range(1, len(rungs)):
-        before, after = rungs[number - 1], rungs[number]
+        rounds.setdefault(result["round"], []).append(result)
+    assert len(rounds) > 1
+    for number in range(1, len(rounds)):
+        before, after = rounds[number - 1], rounds[number]
         assert len(after) <= len(before)
         assert after[0]["n_rows"] > before[0]["n_rows"]
         assert after[0]["n_components"] >= before[0]["n_components"]
         losses = {r["name"]: r["loss"] for r in before}
         assert {r["name"] for r in after} == set(sorted(losses, key=losses.get)[: len(after)])
-    assert rungs[0][0]["n_rows"] <= 2000
-    assert rungs[len(rungs) - 1][0]["n_rows"] == 4000
-    assert rungs[len(rungs) - 1][0]["n_components"] == 600
+    assert rounds[0][0]["n_rows"] <= 2000
+    assert rounds[len(rounds) - 1][0]["n_rows"] == 4000
+    assert rounds[len(rounds) - 1][0]["n_components"] == 600
 
 
 def test_sizes_of_rounds_and_numbers_of_survivors():
@@ -168,7 +168,7 @@ def test_sizes_of_rounds_and_numbers_of_survivors():
 
 
 def test_weights_count_in_every_round(rng, monkeypatch):
-    """Targets of rows without weight change nothing, and errors are means by weight."""
+    """Targets of rows with weight 0 have no effect, and errors are weighted means."""
     monkeypatch.setattr(module, "_FIRST_ROWS", 40)
     X, weight = rng.standard_normal((200, 3)), rng.integers(0, 4, 200).astype(float)
     candidates = {"first": Columns([0]), "second": Columns([1]), "third": Columns([2])}
@@ -182,7 +182,7 @@ def test_weights_count_in_every_round(rng, monkeypatch):
 
 
 @BOTH
-def test_losses_are_those_of_fits_without_the_rows(law, X, y):
+def test_losses_equal_fits_without_the_rows(law, X, y):
     """The mean squared error of regression, one row at a time; the share of wrong classes for the other."""
     X, t = X[:40], targets(law, y[:40])
     candidates = {"a": FunctionTransformer(np.square), "b": "passthrough"}
@@ -247,7 +247,7 @@ class Costly(TransformerMixin, BaseEstimator):
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(module, "_cost", lambda rung: 1e-6 * rung.n_rows * rung.n_components**2)
+    monkeypatch.setattr(module, "_cost", lambda config: 1e-6 * config.n_rows * config.n_components**2)
     monkeypatch.setattr(module, "time", Clock())
     Costly.clock = module.time
     return module.time
@@ -293,6 +293,22 @@ def test_no_time_for_the_default_candidates(law, X, y):
     assert len(search.results_) <= 5
 
 
+def test_learned_metrics_come_first_when_time_is_short(clock, monkeypatch, rng):
+    """Learning a metric has spent the budget; the model uses it nevertheless."""
+    learn = module.Search._metric
+
+    def slow(self, *args):
+        clock.now += 100
+        return learn(self, *args)
+
+    monkeypatch.setattr(module.Search, "_metric", slow)
+    X = rng.standard_normal((300, 3))
+    search = FeatureRidgeSearch(n_components=64, time_budget=100, random_state=0).fit(X, np.sin(3 * X[:, 0]))
+    assert search.best_name_.startswith("learned")
+    assert {result["name"].split()[0] for result in search.results_} == {"learned", "linear"}
+    assert search.summary_.endswith("budget spent")
+
+
 def test_one_candidate(X, y):
     """Its results are there, too."""
     search = small(candidates={"only": RandomFourierFeatures()}).fit(X, y)
@@ -327,7 +343,7 @@ def test_seeds(law, X, y):
 
 
 def test_a_candidate_draws_the_same_in_any_company(X, y):
-    """Another one more must not change the fits of those that were there."""
+    """An additional candidate must not change the fits of the others."""
     few, more = small().fit(X, y), small(candidates={"ntk": NTKFeatures()} | SMALL).fit(X, y)
     results = [{r["name"]: r["error"] for r in s.results_ if r["round"] == 0} for s in (few, more)]
     assert all(results[1][name] == error for name, error in results[0].items())
@@ -346,7 +362,7 @@ def test_copies(law, X, y):
     np.testing.assert_array_equal(fresh.fit(X, targets(law, y)).predict(X), search.predict(X))
 
 
-def test_candidates_are_left_as_they_were(X, y):
+def test_candidates_are_not_modified(X, y):
     candidates = {"a": RandomFourierFeatures(n_components=7, lengthscale=2.0), "b": NTKFeatures(n_components=5)}
     small(candidates=candidates).fit(X, y)
     assert candidates["a"].n_components == 7
@@ -395,19 +411,19 @@ def test_rare_classes(n_rows, n_rare, X):
 
 
 def test_a_rare_class_among_many_rows(rng):
-    """Not in the few rows of the first rung, unless it is put there."""
+    """Not with the few rows of the first round, unless it is put there."""
     X = rng.standard_normal((9000, 2))
     candidates = {f"{i}": RandomFourierFeatures(lengthscale=1.0 + i) for i in range(5)}
     search = small(FeatureRidgeSearchClassifier, candidates=candidates).fit(X, np.arange(9000) == 77)
     np.testing.assert_array_equal(search.classes_, [False, True])
 
 
-def test_every_row_a_class_of_its_own(X):
+def test_every_row_has_its_own_class(X):
     search = small(FeatureRidgeSearchClassifier).fit(X[:8], np.arange(8))
     np.testing.assert_array_equal(search.classes_, np.arange(8))
 
 
-def test_nothing_to_learn(X, y):
+def test_constant_targets_or_rows(X, y):
     constant = small().fit(X, np.full(200, 3.0))
     np.testing.assert_allclose(constant.predict(X), 3.0)
     same = small().fit(np.ones((200, 4)), y)
@@ -518,7 +534,7 @@ def test_features_are_doubled_while_the_error_falls(rng, monkeypatch):
 
 @BOTH
 def test_averages(law, rng):
-    """Two models that each see half of what there is to see: the average of both is better than either."""
+    """Two models each see half of the information: their average is better than either."""
     X = rng.standard_normal((600, 4))
     y = np.sin(X[:, 0]) + np.sin(X[:, 1]) + 0.3 * rng.standard_normal(600)
     t = targets(law, y)
@@ -567,7 +583,7 @@ def test_averages_in_files(law, X, y, tmp_path):
 
 
 def test_metrics_are_learned_from_rows_on_which_no_error_is_estimated(rng, monkeypatch):
-    """Targets of noise: a metric that had seen the rows left out would seem to predict them."""
+    """Targets are noise: a metric learned from the leave-one-out rows would seem to predict them."""
     seen = []
     fit = module.LearnedMetric.fit
 

@@ -1,4 +1,4 @@
-"""Rows from streams, memory maps and files give the model of rows in memory; messages say what is wrong with them."""
+"""Rows from streams, memory maps and files give the same model as rows in memory; messages explain errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scaled_features():
 
 
 def table(n=100, seed=0):
-    """Rows with drifting means: a scaler fitted on the first block alone would be far off."""
+    """Rows with drifting means: a scaler fitted on the first block only would be far off."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, 3)) * [1.0, 10.0, 0.1] + np.linspace(0, 5, n)[:, None]
     y = np.sin(X[:, 0]) + 0.1 * X[:, 1]
@@ -54,7 +54,7 @@ def blocks(*arrays, size=30):
 
 
 class Stream:
-    """Starts anew each time it is iterated over, and counts that."""
+    """Restart each time it is iterated over, and count the iterations."""
 
     def __init__(self, items):
         self.items, self.passes = items, 0
@@ -82,7 +82,7 @@ def assert_same_model(one, other, X, rtol=1e-7):
 @pytest.mark.parametrize("weighted", [True, False])
 @pytest.mark.parametrize("batch_size", [None, 1, 7])
 def test_streams_that_can_be_read_again(weighted, batch_size):
-    """The scaler sees all blocks: the model is that of rows in memory."""
+    """The scaler sees all blocks: the model equals the model of rows in memory."""
     X, y, weight = table(50)
     arrays = (X, y, weight) if weighted else (X, y)
     whole = model(batch_size=batch_size).fit(*arrays)
@@ -101,7 +101,7 @@ def test_passes_over_a_stream():
 
 
 def test_generators_are_read_once():
-    """Every block, the first too, counts once; without a step that needs a pass of its own nothing is lost."""
+    """Every block, including the first, counts once; without a step that needs a separate pass no block is lost."""
     X, y, weight = table()
     features = NTKFeatures(n_components=16, random_state=0)
     whole = model(features=features).fit(X, y, weight)
@@ -121,7 +121,7 @@ def test_generators_and_scalers():
 
 
 def test_a_buffer_that_is_filled_again_and_again():
-    """As readers of large files do: what is kept of a block is a copy."""
+    """Like readers of large files that reuse a buffer: blocks that are kept must be copied."""
     X, y, weight = table()
 
     def stream(size):
@@ -233,7 +233,7 @@ def test_blocks_whose_parts_do_not_match(batch_size):
         model(features=features, batch_size=batch_size).fit([(X, y), (y, y)])
 
 
-def test_a_stream_that_raises_leaves_the_model_as_it_was():
+def test_a_stream_that_raises_leaves_the_model_unchanged():
     X, y, _ = table()
     features = NTKFeatures(n_components=8, random_state=0)
     fitted = model(features=features).fit(X, y)
@@ -253,7 +253,7 @@ def test_a_stream_that_raises_leaves_the_model_as_it_was():
 
 
 def test_steps_that_only_see_the_first_block():
-    """They do not look at the data, or a warning says so."""
+    """Steps that ignore the data are accepted; others cause a warning."""
     X, y, _ = table()
 
     class Recorder(TransformerMixin, BaseEstimator):
@@ -352,7 +352,7 @@ def write(frame, path):
 @pytest.mark.parametrize("name", ["t.csv", "T.CSV", "t.csv.gz", "t.tsv", "t.parquet", "t.pq"])
 @pytest.mark.parametrize("batch_size", [None, 13])
 def test_files(tmp_path, frame, name, batch_size):
-    """The model has the names of the columns; nothing warns."""
+    """The model knows the names of the columns, without warnings."""
     rows = frame[["a", "b", "c"]]
     numbers = write(frame.drop(columns=["other", "label"]), tmp_path / name)
     whole = model().fit(rows, frame["price"])
@@ -458,7 +458,7 @@ def names_are_lost():
 
 
 def test_columns_of_later_files_are_found_by_name(tmp_path, frame):
-    """Also if the transformer knows no names: it would take them as they come."""
+    """Also if the transformer ignores names: it would take the columns in the given order."""
     rows = frame[["a", "b", "c", "price"]]
     whole = model(features=names_are_lost()).fit(rows.drop(columns="price"), rows["price"])
     first, second = rows[:50], rows.iloc[50:, [2, 3, 0, 1]]
@@ -621,7 +621,7 @@ def test_items_without_rows_count():
 
 
 def test_files_are_closed(tmp_path, frame):
-    """Also those that are not read to the end; warnings about open files are errors."""
+    """Also files that are not read to the end; warnings about open files are errors."""
     import gc
 
     rows = frame.drop(columns=["other", "label"])
@@ -638,7 +638,7 @@ def test_files_are_closed(tmp_path, frame):
 
 
 def test_lists_that_are_rows_and_lists_that_are_streams():
-    """A list of numbers is rows, a list of tuples of arrays is a stream, whether or not y comes with it."""
+    """A list of numbers is rows, a list of tuples of arrays is a stream, with or without y."""
     X, y, _ = table()
     features = NTKFeatures(n_components=8, random_state=0)
     whole = model(features=features).fit(X, y)

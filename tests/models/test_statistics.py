@@ -26,7 +26,7 @@ NAMES = ("z_mean", "y_mean", "gram", "cross", "y_square")
 
 
 def draw_rows(seed, n, m, k=1, *, dtype=np.float64, offset=0.0):
-    """Features, targets, weights of which some are 0, and keys."""
+    """Features, targets, keys, and weights, some of which are 0."""
     rng = np.random.default_rng(seed)
     Z = (offset + rng.standard_normal((n, m))).astype(dtype)
     Y = offset + rng.standard_normal((n, k))
@@ -46,7 +46,7 @@ def of_rows(Z, Y, weight, keys, cuts=(), sample_size=0):
 
 
 def assert_sums(statistics, Z, Y, weight, tolerance):
-    """The sums agree with those in extended precision; entries relative to √(G_ii G_jj) of data without weights 0."""
+    """The sums agree with extended precision; entries relative to √(G_ii G_jj) of the rows with nonzero weight."""
     exact = centred_sums(Z, Y, weight)
     statistics.finish()
     assert statistics.count == len(Z)
@@ -94,7 +94,7 @@ def test_any_blocks_give_the_same_sums(dtype, data):
 
 @given(data=st.data())
 def test_any_order_of_merges_gives_the_same_sums(data):
-    """Parts may have no rows, as many as are kept, or more; all are merged two by two in any order."""
+    """Parts may have no rows, the number of rows that are kept, or more; they are merged in pairs in any order."""
     n, m = data.draw(st.integers(8, 60)), data.draw(st.integers(1, 6))
     rows = draw_rows(data.draw(st.integers(0, 2**31)), n, m, 2)
     rows[2][0] = 1.0
@@ -128,7 +128,7 @@ def test_any_order_of_merges_gives_the_same_sums(data):
 
 @pytest.mark.parametrize("m", [1, 256, 257, 600])
 def test_triangles_are_whole_at_the_edges_of_blocks(m, rng):
-    """Of 256 rows each; only the lower one counts, and what is moved is gone where it was."""
+    """Tiles have 256 rows; only the lower triangle counts, and adding a triangle clears its source."""
     total, vectors, factors = np.zeros((m, m)), rng.standard_normal((m, 3)), [1.0, -2.0, 0.5]
     _statistics.add_outer(total, vectors, factors)
     np.testing.assert_allclose(np.tril(total), np.tril(vectors * factors @ vectors.T), atol=1e-13)
@@ -161,8 +161,8 @@ def assert_same_state(one, other):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("first", [0, 2, 30])
 @pytest.mark.parametrize("second", [3, 30])
-def test_merging_leaves_the_other_as_it_was(first, second):
-    """Also when what it was merged into takes in more rows, and more statistics."""
+def test_merging_does_not_change_the_other_statistics(first, second):
+    """Also when the merged statistics receive more rows and more statistics."""
     Z, Y, weight, keys = draw_rows(0, 120, 4, 2)
     weight[:] = 1.0
     pieces = np.split(np.arange(120), [first, first + second, 90])
@@ -206,9 +206,9 @@ def test_rows_added_to_a_sum_do_not_reach_statistics_it_was_copied_from():
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 5e-6), (np.float64, 2e-11)])
 def test_large_means_cost_no_digits(dtype, tolerance, weighted, offset):
-    """Sums of squares about zero would have lost all digits of float32, and 12 of float64.
+    """Sums of squares about zero would lose all digits of float32, and 12 of float64.
 
-    What remains in float64: means are rounded to 1e6 · 1e-16, which moves the terms by 1e-10 of a deviation.
+    The remaining error in float64: means are rounded to 1e6 · 1e-16, which moves the terms by 1e-10 of a deviation.
     """
     Z, Y, weight, keys = draw_rows(0, 20000, 4, 2, dtype=dtype, offset=offset)
     if not weighted:
@@ -261,7 +261,7 @@ def test_errors_do_not_grow_with_the_number_of_rows():
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("n", [3, 40])
-def test_rows_of_weight_zero_change_nothing(n, dtype):
+def test_rows_of_weight_zero_have_no_effect(n, dtype):
     """However far away they are."""
     Z, Y, weight, keys = draw_rows(0, n, 3, dtype=dtype)
     weight[: n // 2] = 0.0
@@ -364,7 +364,7 @@ def test_targets_may_be_moved_and_added(n):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("sizes", [(4, 30), (30, 4), (30, 30), (3, 3)])
 def test_merging_different_numbers_of_targets(sizes):
-    """The last targets of those that have more are zero for the rows of the others."""
+    """Statistics with different numbers of targets can be merged; missing targets count as zero."""
     n, total = sizes[0], sum(sizes)
     Z, Y, weight, keys = draw_rows(0, total, 5, 3)
     weight[:] = 1.0
@@ -428,8 +428,8 @@ def test_the_sample_is_uniform(rng):
 
 
 @pytest.mark.parametrize("n", [20, 200])
-def test_the_sample_of_a_model_depends_on_the_seed_alone(n, rng):
-    """Whatever the blocks and the calls; rows of weight 0 are never in it."""
+def test_the_sample_of_a_model_depends_only_on_the_seed(n, rng):
+    """For any blocks and calls; rows of weight 0 are never in it."""
     X, y = rng.standard_normal((n, 30)), rng.standard_normal(n)
     weight = np.where(np.arange(n) % 3 == 0, 0.0, 1.0)
 
@@ -471,7 +471,7 @@ def build(n, dtype, *, finish):
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("n", [1, 5, 48, 50])
 @pytest.mark.parametrize("finish", [True, False])
-def test_a_stored_state_goes_on_as_if_nothing_had_happened(n, finish, dtype):
+def test_a_restored_state_continues_identically(n, finish, dtype):
     """Bit by bit, rank-one terms that wait included."""
     with mock.patch.object(_statistics, "_CORRECTIONS", 99):
         total, rows = build(n, dtype, finish=finish)
@@ -537,7 +537,7 @@ def test_tensors_give_the_sums_of_arrays(dtype):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("n", [3, 30])
 @pytest.mark.parametrize("m", [4, 40])
-def test_a_fork_leaves_its_origin_as_it_was(n, m):
+def test_a_fork_does_not_change_its_origin(n, m):
     rows = draw_rows(0, n, m, 2, dtype=np.float32)
     total = of_rows(*rows, cuts=[1], sample_size=7)
     before = snapshot(total.fork().finish())
@@ -571,7 +571,7 @@ def test_squares_that_single_precision_cannot_hold(size, library):
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("write", [pickle.dumps, lambda s: get_values(s, "statistics", on_request=True)])
 @pytest.mark.parametrize("place", ["_add_triangle", "add_outer"])
-def test_writing_changes_nothing(write, place, monkeypatch):
+def test_writing_does_not_change_the_statistics(write, place, monkeypatch):
     """Neither sums nor their forks, even where it runs out of memory."""
     rows = draw_rows(0, 40, 5, 2, dtype=np.float32)
     total = of_rows(*rows, cuts=[30], sample_size=4)

@@ -1,4 +1,4 @@
-"""Tables as they are: what goes in, what comes out, and that it is the learner's result on the encoded columns."""
+"""Raw tables as input: accepted types, output types, and equality with the learner on the encoded columns."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_bad_targets():
 
 def test_errors_of_the_plain_estimators_point_here():
     frame, y = raw()
-    remedy = "TableRegressor and TableClassifier take text, categories, dates and missing values as they are"
+    remedy = "TableRegressor and TableClassifier accept text, categories, dates and missing values directly"
     missing = np.where(np.eye(300, 2, dtype=bool), np.nan, 1.0)
     for model in (FeatureRidge(NTKFeatures(n_components=8)), FeatureRidge(), KernelRidge()):
         for X in (frame[["town"]], frame[["size", "town"]].to_numpy(), frame[["day"]], missing):

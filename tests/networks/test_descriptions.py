@@ -111,10 +111,10 @@ def test_windows():
         stride = layer.stride or q
         first = stride * np.arange(n_out)[:, None] - before
         seen = ((np.arange(size) >= first) & (np.arange(size) < first + q)) / q
-        # A convolution has weights of its own for every pixel of a window, pooling adds all of them up.
+        # A convolution has separate weights for every pixel of a window; pooling adds all pixels.
         along = seen.T @ seen if pool else np.diag(seen.sum(0))
         expected = np.kron(along, along) / n_out**2
-        pixels = array_api_strict.asarray(np.eye(size**2).reshape(-1, size, size, 1))  # nothing is compiled for these
+        pixels = array_api_strict.asarray(np.eye(size**2).reshape(-1, size, size, 1))  # no code is compiled for these
         K = network_kernel(nn.Sequential(layer, nn.Flatten()), pixels, kind="nngp")
         np.testing.assert_allclose(np.asarray(K), expected, atol=1e-15, err_msg=f"{layer!r} on {size} pixels")
 

@@ -1,4 +1,4 @@
-"""The one walk over layers: which algebra knows which layer, and what a layer of your own takes."""
+"""The single traversal of layers: which algebra supports which layer, and how to add a custom layer."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LACKS = {
     Chain: SMOOTH | IMAGES | {"Normalize", "Residual"},
     Segments: SMOOTH | {"Dense", "Normalize", "Residual"},
 }
-"""What each algebra has no rule for. Add a layer and this test says where its rules are missing."""
+"""Layers that an algebra does not support. If you add a layer, this test shows where its rules are missing."""
 
 
 @pytest.mark.parametrize("algebra", LACKS, ids=lambda algebra: algebra.__name__)
@@ -197,8 +197,8 @@ def test_features_name_the_layers_that_they_do_not_take(rng):
         GradientFeatures(net, width=4).fit(rng.standard_normal((5, 4)))
 
 
-def test_an_activation_without_growth_is_walked_as_it_is():
-    """σ = u³ grows like ‖x‖³: nothing is assumed about it, and its own range is float64's."""
+def test_an_activation_without_growth_is_traversed_unchanged():
+    """σ = u³ grows like ‖x‖³: no growth is assumed, and its range is the range of float64."""
     net = nn.Sequential(nn.Dense(), Cube(normalize=False), nn.Dense())
     x = np.array([[1.0, 2.0]])
     near, far = (network_kernel(net, s * x, x, kind="nngp") * s**-3 for s in (1.0, 1e40))

@@ -60,7 +60,7 @@ def test_standardizer(X, kind):
     np.testing.assert_allclose(fitted.scale_, X.astype(float).std(axis=(0, 1, 2)), rtol=1e-13)
 
 
-def test_standardizer_is_that_of_scikit_learn_on_rows(rng):
+def test_standardizer_equals_scikit_learn_on_rows(rng):
     X = rng.standard_normal((20, 6)) * [1, 1, 1e-8, 1e8, 1, 0] + [0, 1e6, 0, 0, -3, 0.1]
     expected = StandardScaler().fit(X)
     fitted = ImageStandardizer().fit(X)
@@ -173,7 +173,7 @@ def test_fewer_components_are_the_first(X):
     assert few.components_.shape == (5, 27)
 
 
-def test_inner_products_of_all_components_are_those_of_zca(X):
+def test_inner_products_of_all_components_equal_zca(X):
     """Patches that fill the image are whole images."""
     square = X[:, :4].astype(float) - X[:, :4].mean(axis=(0, 1, 2))
     Z = PatchWhitening(patch_size=4, padding="valid").fit_transform(square).reshape(30, 48)
@@ -388,12 +388,12 @@ def test_roots_of_singular_matrices(rng):
         A = Q @ np.diag([smallest, *np.linspace(0.5, 1, 19)]) @ Q.T
         A = (A + A.T) / 2
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what overflows is given up
+            warnings.simplefilter("ignore")  # overflow is not supported
             assert newton_schulz(A) is None
         assert inverse_root(A) is None
 
 
-# What scikit-learn expects
+# scikit-learn's checks
 
 
 @pytest.mark.parametrize("estimator", DEFAULTS, ids=repr)
@@ -451,7 +451,7 @@ def test_frames(estimator, X):
         (ZCAWhitening(regularization=-1), ValueError, "'regularization' parameter of ZCAWhitening must be a finite"),
         (ZCAWhitening(regularization="x"), TypeError, "'regularization' parameter of ZCAWhitening must be a finite"),
         (ZCAWhitening(per_image=1), TypeError, "'per_image' parameter of ZCAWhitening must be True or False"),
-        (ZCAWhitening(regularization=0), ValueError, r"'regularization' .* must be greater than 0 .* 30 images of 60"),
+        (ZCAWhitening(regularization=0), ValueError, r"'regularization' .* must be greater than 0, .* 30 images of 60"),
         (PatchWhitening(patch_size=0), ValueError, "'patch_size' parameter of PatchWhitening must be an int ≥ 1"),
         (PatchWhitening(patch_size=2.0), TypeError, "'patch_size' parameter of PatchWhitening must be an int ≥ 1"),
         (PatchWhitening(patch_size=5, padding="valid"), ValueError, r"'patch_size' .* at most 4 .*padding='same'"),
@@ -462,7 +462,7 @@ def test_frames(estimator, X):
         (PatchWhitening(patch_size=3, n_components=28), ValueError, "'n_components' .* must be an int from 1 to 27"),
         (PatchWhitening(regularization=-0.1), ValueError, "'regularization' parameter of PatchWhitening must be"),
         (PatchWhitening(regularization=None), TypeError, "'regularization' parameter of PatchWhitening must be"),
-        (PatchWhitening(regularization=0, n_patches=20), ValueError, r"must be greater than 0 .* 20 patches of 75"),
+        (PatchWhitening(regularization=0, n_patches=20), ValueError, r"must be greater than 0, .* 20 patches of 75"),
         (PatchWhitening(n_patches=0), ValueError, "'n_patches' parameter of PatchWhitening must be an int ≥ 1"),
         (PatchWhitening(n_patches=1e5), TypeError, "'n_patches' parameter of PatchWhitening must be an int ≥ 1"),
         (PatchWhitening(contrast=0), ValueError, "'contrast' parameter of PatchWhitening must be .* > 0"),
@@ -508,7 +508,7 @@ def test_bad_shapes(estimator, X):
 
 
 @ALL
-def test_a_failed_fit_changes_nothing(estimator, X):
+def test_a_failed_fit_leaves_the_estimator_unchanged(estimator, X):
     fitted = clone(estimator).fit(X)
     Z = fitted.transform(X)
     before = vars(fitted).copy()
@@ -520,7 +520,7 @@ def test_a_failed_fit_changes_nothing(estimator, X):
 
 
 @pytest.mark.parametrize("estimator", [ZCAWhitening(), PatchWhitening(patch_size=3)], ids=repr)
-def test_a_singular_second_fit_changes_nothing(estimator, rng):
+def test_a_singular_second_fit_leaves_the_estimator_unchanged(estimator, rng):
     X = rng.standard_normal((5, 3, 3, 2))
     fitted = clone(estimator).fit(X)
     Z = fitted.transform(X)

@@ -1,4 +1,4 @@
-"""Ramps are those of the reference, their knots are where the values are, and models on them are additive."""
+"""Ramps equal the reference, knots are at the values, and models on them are additive."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def knots_of(encoder):
     return found
 
 
-def test_ramps_are_those_of_the_reference(X, rng):
+def test_ramps_equal_the_reference(X, rng):
     encoder = PiecewiseLinearEncoder(n_knots=6).fit(X)
     rows = np.vstack([X[:20], 10 * rng.standard_normal((20, 4))])  # beyond the knots too
     expected = [reference.ramps(row, knots_of(encoder)) for row in rows]
@@ -49,7 +49,7 @@ def test_knots(X):
     assert (binary, few, constant) == ([0, 1], [0, 1, 2, 3, 4], [0.0])
 
 
-def test_columns_of_many_zeros_have_knots_elsewhere(rng):
+def test_columns_of_many_zeros_have_knots_at_other_values(rng):
     x = np.where(rng.random(2000) < 0.95, 0.0, rng.uniform(1, 2, 2000))[:, None]
     knots = knots_of(PiecewiseLinearEncoder(n_knots=8).fit(x))[0]
     assert sum(knot >= 1 for knot in knots) >= 4
@@ -67,7 +67,7 @@ def test_sums_of_functions_of_columns_are_linear(rng):
     assert model.fit(X, product).score(X, product) < 0.3
 
 
-def test_the_kernel_is_that_of_brownian_motions(rng):
+def test_the_kernel_is_a_sum_of_brownian_motions(rng):
     """⟨φ(x), φ(y)⟩ = s² Σ min(r(x), r(y)) where x is at a knot."""
     x = rng.standard_normal((300, 1))
     encoder = PiecewiseLinearEncoder(n_knots=9).fit(x)
@@ -100,7 +100,7 @@ def test_frames_copies_and_files(X, tmp_path):
         encoder.transform(frame[list("dcba")])
 
 
-def test_nothing_varies():
+def test_constant_columns():
     encoder = PiecewiseLinearEncoder().fit(np.ones((5, 2)))
     np.testing.assert_allclose(encoder.transform(np.full((3, 2), 7.0)), np.zeros((3, 1)), atol=1e-300)
 

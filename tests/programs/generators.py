@@ -57,11 +57,11 @@ def random_matrix(rng: np.random.Generator, size: int, n: int) -> np.ndarray:
 def random_program(
     rng: np.random.Generator, inputs: Sequence[np.ndarray], kinds: Sequence[type[s.Step]] = KINDS, n_steps: int = 20
 ) -> tuple[Program, float]:
-    """A program of random steps and four random outputs, and the largest number in it.
+    """Return a program of random steps with four random outputs, and its largest number.
 
-    All kinds are equally likely, library steps four times as likely. Each step is computed before it is appended.
-    Steps that would turn rounding errors into large ones (a unit vector of almost nothing, the sign of almost zero, an
-    overflow) are left out.
+    All kinds of steps are equally likely, library steps four times as likely. Each step is computed before it is
+    appended. Steps that would amplify rounding errors (a unit vector of almost zero, the sign of almost zero, an
+    overflow) are skipped.
     """
     program = Program(tuple(x.shape[1] for x in inputs))
     values: list[np.ndarray] = []
@@ -86,7 +86,7 @@ def random_program(
 
 
 def _is_well_conditioned(step: s.Step, value: np.ndarray, read: list[np.ndarray], *, exact: bool) -> bool:
-    """Whether rounding errors of the operands, if these are not `exact`, stay small in the value."""
+    """Return whether rounding errors of operands that are not `exact` stay small in the value."""
     if np.abs(value).max(initial=0) > LARGEST:
         return False
     if isinstance(step, s.ScaleBy) and step.inverse:
@@ -160,7 +160,7 @@ def _random_step(rng: np.random.Generator, program: Program, kind: type[s.Step],
 
 
 def program_of(operator: Any, **load: Any) -> Program:
-    """The program of a sketch of rows, scaled or with a constant feature appended as :meth:`Program.load` says."""
+    """Return the program of a sketch of rows, scaled or with a constant feature appended as in :meth:`Program.load`."""
     appended = load.get("constant") is not None
     program = Program((operator.factors[0] - appended,))
     value = program.load(**load)
@@ -176,7 +176,7 @@ def legible(program: Program, inputs: Sequence[Any]) -> np.ndarray:
 def assert_close(
     actual: Any, expected: np.ndarray, dtype: Any = "float64", scale: Any = 1.0, epsilons: int = 5000
 ) -> None:
-    """Shape, dtype, and errors below `epsilons` of the largest number on the way, which is 1 at least.
+    """Check shape, dtype, and that errors are below `epsilons` times the largest intermediate number (at least 1).
 
     5000 is for twenty steps with sums of up to 90 terms.
     """

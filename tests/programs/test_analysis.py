@@ -111,7 +111,7 @@ def test_peak_live():
     assert analysis.peak_live(chain) == D + 1 + D  # of any length
 
 
-def test_peak_live_counts_what_an_interpreter_holds():
+def test_peak_live_equals_the_values_held_by_an_interpreter():
     for seed in range(20):
         with case(seed):
             rng = np.random.default_rng(seed)
@@ -134,7 +134,7 @@ def test_peak_live_counts_what_an_interpreter_holds():
 # Passes
 
 
-def test_extract_keeps_what_is_needed():
+def test_extract_keeps_required_steps():
     p = diamond()
     part, given = extract(p, [5])
     assert given == []
@@ -185,7 +185,7 @@ def test_rewrite_drops_dead_steps_only():
             assert len(new.steps) == len(analysis.ancestors(program, program.outputs))
             assert new.n_features == program.n_features
             assert_close(legible(new, [X]), legible(program, [X]), scale=scale, epsilons=1)
-            assert program.steps  # the old program stays as it is
+            assert program.steps  # the old program is unchanged
 
 
 def test_rewrite_replaces_steps():
@@ -293,7 +293,7 @@ LINEAR = [
 
 
 @pytest.mark.parametrize("build", LINEAR, ids=lambda build: build.__name__)
-def test_transposes_are_those_of_the_matrix(build):
+def test_transposes_equal_the_transposed_matrix(build):
     program = Program((D,))
     build(program)
     assert_transposed(program)
@@ -415,7 +415,9 @@ def ways(p: Program) -> dict[str, list]:
 
 @pytest.mark.parametrize("kind", [kind.__name__ for kind in KINDS])
 def test_steps_of_equal_content_are_one_value(kind):
-    """Also where their arrays are different objects; what differs in anything, also far behind, is another value."""
+    """Also if their arrays are different objects; steps that differ anywhere, even at the end of an array, are
+    different values.
+    """
     p = Program((5, 5))
     appends = ways(p)[kind]
     values = [append() for append in appends]
@@ -445,7 +447,7 @@ def test_arrays_with_nan_are_not_mixed_up():
     np.testing.assert_array_equal(run(p, [np.zeros((1, 2))]), [[np.nan, 1, np.nan, 2]])
 
 
-def test_results_do_not_depend_on_what_is_one_value():
+def test_results_do_not_depend_on_merging_equal_values():
     """A program whose arrays are all copies has the steps and the result of the program itself."""
     for seed in range(10):
         rng = np.random.default_rng(seed)

@@ -1,8 +1,9 @@
-"""Memory beside inputs and result stays within the budget, scikit-learn's ``working_memory``, on every back end.
+"""Memory in addition to inputs and result stays within the budget, scikit-learn's ``working_memory``, on every back
+end.
 
-Python and NumPy report to tracemalloc. The workspace of BLAS and of Fourier transforms is not seen, nor are tensors. A
-program is run on a few rows first, so that compiled code, plans and draws are there. Tensors that require gradients
-are exempt: torch keeps all intermediate results for the backward pass.
+Python and NumPy report to tracemalloc. It does not see the workspace of BLAS and Fourier transforms, nor tensors. A
+program is run on a few rows first, so that compiled code, plans and draws exist. Tensors that require gradients are
+exempt: torch keeps all intermediate results for the backward pass.
 """
 
 from __future__ import annotations
@@ -92,7 +93,7 @@ FORMATS: dict[str, Callable[[np.ndarray], Any]] = {
 
 
 def bytes_beside(program: Program, X: Any) -> int:
-    """Most bytes held at a time beside the inputs and the result, not counting the first run."""
+    """Return the peak bytes in addition to the inputs and the result, without the first run."""
     run(program, [X[:SMALL_ROWS, :]])
     gc.collect()
     tracemalloc.start()
@@ -108,7 +109,7 @@ def check_budget(name: str, form: str, mib: int, overhead: int = OVERHEAD) -> No
     program, X = known(name)
     with config_context(working_memory=mib):
         most = bytes_beside(program, FORMATS[form](X))
-    assert most <= mib * MIB + overhead, f"{most / MIB:.1f} MiB beside inputs and result, {mib} are allowed"
+    assert most <= mib * MIB + overhead, f"{most / MIB:.1f} MiB besides inputs and result; the limit is {mib} MiB"
 
 
 CASES = [
@@ -136,7 +137,7 @@ def test_host_memory_stays_within_the_budget(monkeypatch, name, form, mib):
 
 
 def test_one_group_of_rows_is_the_least(monkeypatch):
-    """Scratch of 4 MiB and W rows at a time, whatever the budget: beyond it no more than that."""
+    """Scratch of 4 MiB and W rows at a time for any budget, and no more."""
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 4)
     group = 4 * MIB + 16 * 2**16 * 4  # vectors of 64 bytes, one for each feature; 16 rows of float32
     check_budget("large scratch", "int32", 1, overhead=2 * group)
@@ -163,12 +164,12 @@ def test_the_checks_reject_a_budget_that_is_ignored(monkeypatch):
     from ntkit.programs.host import stages as plans
 
     monkeypatch.setattr(plans, "working_memory", lambda: 512 * MIB)
-    with pytest.raises(AssertionError, match="are allowed"):
+    with pytest.raises(AssertionError, match="the limit is"):
         check_budget("dense layers", "float32", 16)
-    with pytest.raises(AssertionError, match="are allowed"):
+    with pytest.raises(AssertionError, match="the limit is"):
         check_budget("convolutions", "float32", 16)
     monkeypatch.setattr("ntkit._batching.working_memory", lambda _: 512 * MIB)
-    with pytest.raises(AssertionError, match="are allowed"):
+    with pytest.raises(AssertionError, match="the limit is"):
         check_budget("degree 64", "strict", 16)
 
 
@@ -191,7 +192,7 @@ def test_cuda_memory_stays_within_the_budget(monkeypatch, name, dtype):
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before - out.nbytes
 
-    monkeypatch.setattr(runner, "SMALL", 0)
+    monkeypatch.setattr(runner, "SMALL_BYTES", 0)
     monkeypatch.setattr("ntkit._batching.working_memory", lambda _=None: 16 * MIB)
     assert most_beside() <= 16 * MIB + OVERHEAD
     assert 0 < most_beside(batch_size=64) < most_beside(batch_size=4096)

@@ -147,7 +147,7 @@ def test_files_that_import_each_other(root):
     assert _compiled.source_digest(root / "small" / "constants.py") != before
 
 
-def test_kernels_of_the_package_depend_on_what_they_use(monkeypatch, tmp_path):
+def test_kernels_of_the_package_declare_their_dependencies(monkeypatch, tmp_path):
     """Instructions, lanes and the compiler's own module, in a copy of the real package."""
     copy = tmp_path / "ntkit"
     shutil.copytree(Path(_compiled.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -164,7 +164,7 @@ def test_kernels_of_the_package_depend_on_what_they_use(monkeypatch, tmp_path):
     _compiled._imports.cache_clear()
 
 
-def test_functions_stay_what_they_are_without_a_compiler():
+def test_functions_are_unchanged_without_a_compiler():
     code = (
         "from ntkit._compiled import compiled\n"
         "def f(x): return x\n"
@@ -175,7 +175,7 @@ def test_functions_stay_what_they_are_without_a_compiler():
     subprocess.run([sys.executable, "-c", code], check=True, env=environment, timeout=300)
 
 
-def test_division_by_zero_is_that_of_ieee():
+def test_division_by_zero_follows_ieee():
     assert _compiled.compiled(_divide)(1.0, 0.0) == float("inf")
 
 

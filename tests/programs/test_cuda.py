@@ -30,7 +30,8 @@ def series_program(**switches) -> Program:
     program = Program((D,))
     x = program.load()
     n = program.norm(x)
-    for part in SeriesSketch(D, SERIES, 60, width=16, **switches).sample(3).emit_parts(program, x, norm=n, by=n):
+    operator = SeriesSketch(D, SERIES, 60, width=16, **switches).sample(3)
+    for part in operator.emit_parts(program, x, norm=n, multiplier=n):
         program.output(part)
     return program
 
@@ -60,7 +61,7 @@ def normalized_with_a_floor(p):
 
 
 def values_that_are_read_again(p):
-    """Neither the transform nor what is normalized may vanish in a fused step."""
+    """Neither the transform nor the normalized value may disappear in a fused step."""
     x = p.load()
     h = transform(p, x)
     g = p.gather(h, rows(16))
@@ -76,7 +77,7 @@ def normalized_twice(p):
 
 
 def concatenation(p):
-    """Written in place: parts are fused steps, a scale and a normalization, read by nobody else."""
+    """Written in place: the parts are fused steps, a scale and a normalization, with no other reader."""
     x = p.load()
     h = transform(p, x)
     parts = [p.gather(h, rows(16)), p.normalize(p.gather(h, rows(16, seed=1))), p.scale(x, p.norm(x))]
@@ -128,7 +129,7 @@ def gather_without_a_transform(p):
 
 
 def weighted_diagonal(p):
-    """Entries of several sizes are no signs: the transform stays a step of its own."""
+    """Entries of several magnitudes are not signs, so the transform stays a separate step."""
     h = p.hadamard(p.load(), np.linspace(0.5, 1.5, D))
     p.output(p.gather(h, rows(16)))
 
@@ -177,7 +178,7 @@ def programs() -> dict[str, Program]:
 
 
 def evaluate(program: Program, X: np.ndarray) -> np.ndarray:
-    """Outputs of a fused program: its own steps by their formulas, the others by the legible back end."""
+    """Compute the outputs of a fused program: its own steps by their formulas, the others by the reference back end."""
 
     def compute(index, read):
         step = program.steps[index]
@@ -197,10 +198,10 @@ def evaluate(program: Program, X: np.ndarray) -> np.ndarray:
                 out = out * value[:, start : start + step.size]
         assert out.shape == (len(X), step.size)
         if step.norm is None:
-            assert step.by is None
+            assert step.multiplier is None
             return out
         by = read[step.n_sides :]
-        assert (step.by is None) == (not by)
+        assert (step.multiplier is None) == (not by)
         return array_api.apply_step(
             s.DivideByNorm((0, *(1 for _ in by)), step.size, step.norm.factor, step.norm.floor), [out, *by], [X]
         )
@@ -227,19 +228,19 @@ def test_fused_programs_compute_the_same(fuse):
             assert_close(evaluate(fused, X).astype(dtype), expected, dtype, np.abs(expected).max(), epsilons=100)
 
 
-def test_transforms_are_fused_into_what_gathers_from_them():
+def test_transforms_are_fused_into_their_gathers():
     assert kinds(fusion.fuse_transforms(built(normalized_gather))) == ["Load", "GatherTransforms"]
     assert kinds(fusion.fuse_transforms(built(normalized_product))) == ["Load", "EuclideanNorm", "GatherTransforms"]
     step = fusion.fuse_transforms(built(normalized_product)).steps[-1]
     assert step.norm.factor == -2.0
-    assert step.by == 1
+    assert step.multiplier == 1
     assert step.n_sides == 2
     step = fusion.fuse_transforms(built(normalized_gather)).steps[-1]
     assert step.scale == 0.5  # of the load
-    assert step.by is None
+    assert step.multiplier is None
 
 
-def test_what_is_read_again_is_not_fused():
+def test_values_with_several_readers_are_not_fused():
     found = kinds(fusion.fuse_transforms(built(values_that_are_read_again)))
     assert sorted(found) == ["DivideByNorm", "GatherTransforms", "GatherTransforms", "Load"]
     assert kinds(fusion.fuse_transforms(built(normalized_twice))).count("DivideByNorm") == 2
@@ -253,7 +254,7 @@ def test_transforms_that_cannot_be_fused():
 
 
 def test_series_are_fused_with_their_norms():
-    """But for rows that are longer than their transforms, here of 16 coordinates, in fuse_transforms."""
+    """Except for rows that are longer than their transforms, here of 16 coordinates, in fuse_transforms."""
     for switches in ({}, {"shared": True}):
         program = series_program(**switches)
         normalized = [step for step in program.steps if isinstance(step, s.DivideByNorm)]
@@ -264,7 +265,7 @@ def test_series_are_fused_with_their_norms():
             assert len(found) + len(apart) == len(normalized)
             assert all(step.size > 16 for step in apart)
             assert not apart or fuse is fusion.fuse_transforms
-            assert {step.by is None for step in found} == {True, False}
+            assert {step.multiplier is None for step in found} == {True, False}
             assert not any(isinstance(step, s.Hadamard) for step in fused.steps)
 
 

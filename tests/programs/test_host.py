@@ -1,4 +1,4 @@
-"""The back end for host memory: stages, tiles, threads and layouts compute what the legible back end does."""
+"""The back end for host memory: stages, tiles, threads and layouts give the results of the reference back end."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_random_programs_equal_loops():
 
 
 def test_random_programs_have_all_kinds_of_steps_and_several_levels():
-    """What the tests above are worth."""
+    """The tests above detect planted faults."""
     programs = [random_case(seed, 5)[0] for seed in range(60)]
     seen = [{type(step) for step in program.steps} for program in programs]
     for kind in KINDS:
@@ -403,17 +403,17 @@ def test_tiles_and_threads_do_not_matter(monkeypatch, make, sparse):
     for threads in (1, 2, 3):
         monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", threads)
         for fewest, most, chunk in ((8, 8, 2**12), (8, 24, 2**14), (64, 512, 2**16), (2000, 2000, 2**23)):
-            monkeypatch.setattr(plans, "FEWEST_ROWS", fewest)
-            monkeypatch.setattr(plans, "MOST_ROWS", most)
+            monkeypatch.setattr(plans, "MIN_TILE_ROWS", fewest)
+            monkeypatch.setattr(plans, "MAX_TILE_ROWS", most)
             monkeypatch.setattr(plans, "CHUNK_BYTES", chunk)
-            monkeypatch.setattr(plans, "FEWEST_NUMBERS", chunk)
+            monkeypatch.setattr(plans, "MIN_NUMBERS_PER_TASK", chunk)
             assert_equal(run(program, [rows]), expected)
 
 
 def test_threads_do_not_matter_to_the_bit_where_tiles_are_the_same(monkeypatch):
     """BLAS has one thread in every tile as soon as there are two of ours."""
-    monkeypatch.setattr(plans, "FEWEST_ROWS", 64)
-    monkeypatch.setattr(plans, "MOST_ROWS", 64)
+    monkeypatch.setattr(plans, "MIN_TILE_ROWS", 64)
+    monkeypatch.setattr(plans, "MAX_TILE_ROWS", 64)
     for make in PROGRAMS:
         program, X, _ = known(make)
         results = []
@@ -441,7 +441,7 @@ def test_rows_of_a_task_are_whole_groups_within_the_budget():
 
 @pytest.mark.parametrize("make", PROGRAMS)
 def test_a_workspace_can_be_used_again(make):
-    """On fewer rows, and next to columns that stay as they are."""
+    """On fewer rows, and next to columns that stay unchanged."""
     program, X, expected = known(make)
     space = host.plan(program, np.float64, sparse=False).workspace(100)
     for n in (100, 17, 1, 64):
@@ -450,10 +450,10 @@ def test_a_workspace_can_be_used_again(make):
         assert_equal(wide, expected[:n])
 
 
-def test_many_callers_at_once():
+def test_many_concurrent_callers():
     for make in PROGRAMS:
         program, X, expected = known(make)
-        fresh = make(np.random.default_rng(4))  # all make its plan at once
+        fresh = make(np.random.default_rng(4))  # all create its plan at the same time
         with ThreadPoolExecutor(4) as pool:
             for out in pool.map(lambda p, X=X: run(p, [X]), [program, fresh] * 6):
                 assert_equal(out, expected)

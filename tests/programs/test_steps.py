@@ -479,7 +479,7 @@ def test_norms_of_any_length(n_features, rng):
 
 @pytest.mark.parametrize("n", [1, 2, 3, 15, 16, 17, 31, 33, 64])
 def test_convolutions_of_any_length(n, rng):
-    """Also of one coordinate, and of numbers of coordinates that Fourier transforms like and dislike."""
+    """Also for a single coordinate, and for lengths with small and large prime factors."""
     X, Y = rng.standard_normal((2, 7, n))
     p = Program((n, n))
     p.output(p.convolve([p.load(0), p.load(1)]))
@@ -491,7 +491,7 @@ def test_convolutions_of_any_length(n, rng):
         assert_close(run(p, [sp.csr_array(x) for x in pair]), exact, dtype)
 
 
-def test_rows_of_zeros_alone(to_library):
+def test_only_rows_of_zeros(to_library):
     zeros = np.zeros((3, D))
     for name, program in programs():
         with case(name):
@@ -579,7 +579,7 @@ def test_duplicate_sparse_entries_add_up():
             with case(name):
                 np.testing.assert_allclose(run(program_of(name, 3), [X]), exact, rtol=1e-6)
         p = Program((3,))
-        p.output(p.norm(p.load()))  # nothing else reads the row, which is then not made dense
+        p.output(p.norm(p.load()))  # no other step reads the row, so it is not made dense
         np.testing.assert_allclose(run(p, [X]), [[5], [0]], rtol=1e-6)
         assert X.nnz == 5
 
@@ -632,7 +632,7 @@ def test_leading_axes(to_library):
     np.testing.assert_allclose(as_numpy(run(program_of("layer"), [to_library(X[0])])), expected("layer")[0], atol=1e-14)
 
 
-def test_gradients_are_those_of_finite_differences():
+def test_gradients_equal_finite_differences():
     X = torch.from_numpy(np.random.default_rng(4).uniform(0.2, 1, (2, D)) * np.where(np.arange(D) % 2, 1, -1))
     for name, program in programs(BUILDERS.keys() - DISCONTINUOUS - {"normalize_with_a_floor"}):
         with case(name):
@@ -670,7 +670,7 @@ def test_gradients_of_convolutions_of_no_rows():
 
 
 def test_gradients_of_norms():
-    """Of the largest entry too, by which the others are divided, and where several are the largest."""
+    """Also of the largest entry, by which the others are divided, and if several entries are the largest."""
     X = torch.from_numpy(rows()[:17].copy())
     X[4] = torch.tensor([2.0, -2.0, 2.0] * 7)
     p = Program((D,))
@@ -734,7 +734,7 @@ def test_the_comparison_rejects_faults(fault):
 
 
 def test_gradients_of_batches():
-    """Rows that run in batches have the gradients of rows that run at once."""
+    """Rows in batches have the same gradients as all rows in one call."""
     X = torch.from_numpy(generators.random_rows(np.random.default_rng(0), 11, 9))
     program = generators.program_of(PolySketch(9, 8, 3).sample(0))
     gradients = []

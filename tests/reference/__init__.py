@@ -1,1 +1,1 @@
-"""Naive, legible versions of what ntkit computes fast: written from the definitions, loops and all."""
+"""Naive, readable versions of ntkit's fast computations, written from the definitions with plain loops."""

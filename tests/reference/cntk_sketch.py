@@ -24,7 +24,7 @@ def powers(v: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
 def definition_3(x: np.ndarray, depth: int, q: int, c: Sequence[float], b: Sequence[float]) -> np.ndarray:
     """CNTK features of one image by Definition 3 of Zandieh et al. (NeurIPS 2021), q odd, with φ̇ in Eq. (113).
 
-    All of its sketches (S, Q, T, W, R, G) are identities: nothing is lost but by the polynomials with coefficients c
+    All its sketches (S, Q, T, W, R, G) are identities: the only errors are those of the polynomials with coefficients c
     for κ₁ and b for κ₀.
     """
     d1, d2, _ = x.shape

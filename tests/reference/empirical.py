@@ -14,7 +14,7 @@ from ntkit.sketches.draws import draw_rows, draw_signs
 
 
 def gradients(module: nn.Module, scalar: Callable[..., torch.Tensor], X: Any, y: Any) -> dict[str, np.ndarray]:
-    """Gradient of scalar(module, x, y) for every row by itself, (rows, weights) for every trained parameter."""
+    """Return the gradient of scalar(module, x, y) row by row, as (rows, weights) for every trained parameter."""
     names = [name for name, p in module.named_parameters() if p.requires_grad]
     parameters = dict(module.named_parameters())
     found: dict[str, list[np.ndarray]] = {name: [] for name in names}
@@ -50,10 +50,10 @@ def kernel(grads: dict[str, np.ndarray]) -> np.ndarray:
 
 def matrix(layer: Any) -> np.ndarray:
     """The sketch of one parameter as a matrix (components, weights), from its draws."""
-    size, m = layer.sketched.parameter.size, layer.m
-    if layer.sketched.law == "identity":
+    size, m = layer.planned.parameter.size, layer.m
+    if layer.planned.law == "identity":
         return np.eye(size)
-    if layer.sketched.law == "tensor":
+    if layer.planned.law == "tensor":
         return TensorSRHT(layer.shape, m).sample(layer.seed).matrix()
     S = np.zeros((m, size))
     S[draw_rows(layer.seed, n=m, size=size, replace=False), np.arange(size)] = draw_signs(layer.seed, size=size)
@@ -62,7 +62,7 @@ def matrix(layer: Any) -> np.ndarray:
 
 def features(grads: dict[str, np.ndarray], fitted: Any) -> np.ndarray:
     """Gradients times explicit sketches."""
-    layers = fitted._draws.layers
+    layers = fitted._sketch.layers
     return np.concatenate([grads[name] @ matrix(layer).T for name, layer in layers.items()], axis=1)
 
 

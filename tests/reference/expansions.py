@@ -71,7 +71,7 @@ def hermite_in_many_digits(layer: nn.Activation, variance: float, degree: int) -
 
 
 def truncated(squares: Sequence[float], degrees: Sequence[int]) -> np.ndarray:
-    """Coefficients of `degrees` if every h_i² goes to the next kept degree of its parity, else to the last one."""
+    """Return the coefficients of `degrees` if each h_i² goes to the next kept degree of its parity, or the last."""
     weights = dict.fromkeys(degrees, 0.0)
     for i, square in enumerate(squares):
         same = [j for j in degrees if j % 2 == i % 2]

@@ -37,7 +37,7 @@ def series(operator: Any, x: np.ndarray) -> np.ndarray:
 
 
 def drawn_layers(fitted: Any) -> SimpleNamespace:
-    """What a fully connected map has drawn, by the names of the paper: `first` of x, `lift` of ψ^(0), layers, last."""
+    """The draws of a fully connected map, named as in the paper: `first` of x, `lift` of ψ^(0), layers, last."""
     found = SimpleNamespace(first=None, lift=None, layers=[], last=None)
     for _, stage in draw_stages(fitted._planned.stages, fitted._seed):
         if isinstance(stage, Activate):
@@ -57,7 +57,7 @@ def drawn_layers(fitted: Any) -> SimpleNamespace:
 
 
 def algorithm_1(fitted: Any, x: np.ndarray) -> np.ndarray:
-    """NTKSketch of one row, lines 4 to 10; with ``normalize`` all φ, φ̇ and products get the norms they stand for."""
+    """NTKSketch of one row, lines 4 to 10; with ``normalize``, all φ, φ̇ and products get the norms they represent."""
     norm, drawn = np.linalg.norm(x), drawn_layers(fitted)
     if norm == 0:
         return np.zeros(fitted._n_features_out)
@@ -69,7 +69,7 @@ def algorithm_1(fitted: Any, x: np.ndarray) -> np.ndarray:
         psi = first_matrix(drawn.lift) @ psi
 
     def polynomial(operator: Any) -> np.ndarray:
-        if not hasattr(operator, "mix"):
+        if not hasattr(operator, "srht"):
             return series(operator, phi)  # degree by degree, with the norm of each
         value = padded_series(operator, phi)
         return unit(value) if fitted.normalize else value

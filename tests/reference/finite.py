@@ -1,4 +1,4 @@
-"""A finite random network of a description, in torch: what the infinite-width kernels are the limit of."""
+"""A finite random network of a description, in torch; the infinite-width kernels are its limit."""
 
 from __future__ import annotations
 

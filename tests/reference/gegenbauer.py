@@ -26,7 +26,7 @@ def polynomial(t: float, degree: int, d: int) -> float:
 
 @lru_cache
 def dimension(degree: int, d: int) -> int:
-    """Monomials of degree ℓ in d variables less those of degree ℓ − 2, counted."""
+    """Count the monomials of degree ℓ in d variables, minus the monomials of degree ℓ − 2."""
 
     def monomials(degree: int) -> int:
         return sum(1 for _ in combinations_with_replacement(range(d), degree)) if degree >= 0 else 0

@@ -1,4 +1,4 @@
-"""Kernel ridge regression written out: dense solves, one fit for every row left out, iterations of one column."""
+"""Kernel ridge regression written out: dense solves, one fit per left-out row, iterations of one column."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def gradient_steps(A: np.ndarray, b: np.ndarray, R: np.ndarray, rate: float, n_i
 
 
 def near_before(K: np.ndarray, row: int, n_neighbors: int) -> list[int]:
-    """Up to so many rows before a row, by k(x, x) + k(y, y) − 2 k(x, y)."""
+    """Return at most `n_neighbors` nearest preceding rows of a row, by k(x, x) + k(y, y) − 2 k(x, y)."""
     distances = [K[row, row] + K[j, j] - 2 * K[row, j] for j in range(row)]
     return sorted(range(row), key=lambda j: distances[j])[:n_neighbors]
 

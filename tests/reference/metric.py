@@ -22,7 +22,7 @@ def outer_products(function: Callable[[np.ndarray], np.ndarray], X: np.ndarray, 
 
 
 def metric(A: np.ndarray, *, full: bool, floor: float) -> np.ndarray:
-    """M with M² = A/‖A‖₂ + floor, or that of the diagonal over its largest entry."""
+    """Return M with M² = A/‖A‖₂ + floor, or for the diagonal of A divided by its largest entry."""
     if not full:
         return np.sqrt(np.diag(A) / np.diag(A).max() + floor)
     values, vectors = np.linalg.eigh(A)

@@ -1,4 +1,4 @@
-"""What convolutional layers do to pixels, one pixel after the other."""
+"""Convolutional layers applied to pixels, one pixel at a time."""
 
 from __future__ import annotations
 

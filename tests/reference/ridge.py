@@ -1,4 +1,4 @@
-"""Ridge regression written out: normal equations with a column of ones, one fit for every row left out."""
+"""Ridge regression written out: normal equations with a column of ones, one fit per left-out row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def ridge(
 def dual_ridge(
     Z: np.ndarray, Y: np.ndarray, weight: np.ndarray, alpha: float, *, intercept: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same for α > 0 by as many unknowns as rows: β = Zᵀa with (K + α/w) a + b = y and Σ a = 0."""
+    """As above, for α > 0, with one unknown per row: β = Zᵀa with (K + α/w) a + b = y and Σ a = 0."""
     Z, Y, weight = _matrix(Z)[weight > 0], _matrix(Y)[weight > 0], weight[weight > 0]
     n = len(Z)
     A = Z @ Z.T + np.diag(alpha / weight)
@@ -41,9 +41,9 @@ def left_out(
     *,
     intercept: bool = True,
 ) -> np.ndarray:
-    """Predictions for sets of rows, each by a fit on all rows but those; row after row of the sets.
+    """Return predictions for sets of rows, each from a fit on all other rows, concatenated.
 
-    Of a single row with a weight above 1 one unit of weight is left out, as if the row were there several times.
+    For a single row with a weight above 1, one unit of weight is left out, as if the row were repeated.
     """
     predictions = []
     for rows in sets:

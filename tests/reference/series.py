@@ -129,7 +129,7 @@ def series_sketch(operator: Any, x: np.ndarray, monomials: Any = monomials) -> l
 
 
 def tree(draws: Any, x: np.ndarray, degree: int, normalized: Any) -> np.ndarray:
-    """x^{⊗degree} by a tree with draws of its own for every leaf and node."""
+    """x^{⊗degree} by a tree with independent draws for every leaf and node."""
 
     def value(start: int, stop: int) -> np.ndarray:
         if stop - start == 1:
@@ -187,4 +187,4 @@ def padded_series(operator: Any, x: np.ndarray) -> np.ndarray:
         root * poly_sketch(operator.poly, [*[x] * j, *[e1] * (p - j)])
         for j, root in zip(operator.degrees, operator.roots, strict=True)
     ]
-    return first_matrix(operator.mix) @ np.concatenate(parts)
+    return first_matrix(operator.srht) @ np.concatenate(parts)

@@ -130,7 +130,7 @@ def power_sketch(operator: Any, x: np.ndarray, degree: int) -> np.ndarray:
 
 
 def kind(operator: Any) -> str:
-    """Which sketch an operator is, told by what it holds."""
+    """Return which sketch an operator is, by its attributes."""
     names = {
         "outer": "composition",
         "operators": "direct sum",
@@ -218,10 +218,10 @@ def osnap_variance(x: np.ndarray, y: np.ndarray, n_components: int, n_nonzeros: 
 
 
 def tensor_sketch_variance(xs: Sequence[np.ndarray], ys: Sequence[np.ndarray], n_components: int) -> float | np.ndarray:
-    """Var⟨S(x₁ ⊗ … ⊗ x_p), S(y₁ ⊗ … ⊗ y_p)⟩ of a TensorSketch.
+    """Return Var⟨S(x₁ ⊗ … ⊗ x_p), S(y₁ ⊗ … ⊗ y_p)⟩ of a TensorSketch.
 
-    In each factor the signs leave three pairings of the four indices: same tuples (c²), and T, U. Collisions of T or U
-    alone have probability 1/m, of a mixture κ/m².
+    In each factor the signs leave three pairings of the four indices: same tuples (c²), and T, U. Collisions of T or of
+    U have probability 1/m, collisions of a mixture κ/m².
     """
     m = n_components
     every, with_t, with_u, same = 1.0, 1.0, 1.0, 1.0

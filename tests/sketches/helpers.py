@@ -47,7 +47,7 @@ def assert_close(
 
 
 def run_in_new_process(module: str, function: str, **environment: str) -> str:
-    """What `function` of a test module prints in a process of its own; a crash there fails only one test here."""
+    """Return the output of `function` of a test module in a separate process; a crash there fails only one test."""
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     done = subprocess.run(
         [sys.executable, "-c", f"from {module} import {function}; {function}()"],

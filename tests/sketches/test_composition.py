@@ -1,4 +1,4 @@
-"""Compositions and direct sums of operators; what they share with all operators is in `test_contract.py`."""
+"""Compositions and direct sums of operators; `test_contract.py` tests the contract of all operators."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_sizes_must_match():
         (SRHT(5, 4), TensorSketch(3, 6)),
         (PolySketch(6, 4, 2), TensorSRHT(3, 6)),
     ]:
-        rule = r"outer operator on the 6 components of the inner one. Got \w+\(.* → 4\) and"
+        rule = r"outer operator on the 6 components of the inner operator. Got \w+\(.* → 4\) and"
         with pytest.raises(ValueError, match=rule):
             outer.sample(0) @ inner.sample(1)
 

@@ -1,6 +1,6 @@
-"""The contract of all operators, on one operator of each kind: what the code that runs them owes to every law.
+"""The contract of all operators, tested on one operator of each kind.
 
-Each law has its own tests in `test_laws.py`.
+`test_laws.py` has the tests of each law.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ OPERATORS = {
 }
 TENSORS = ["tensor", "tensorsketch", "tree", "power", "composed"]  # more than one factor
 EPSILON = np.finfo(float).eps
-POWERS = ["srht", "osnap", "tensorsketch", "tree", "power"]  # one array can stand for all factors
+POWERS = ["srht", "osnap", "tensorsketch", "tree", "power"]  # one array can be used for all factors
 
 
 @pytest.fixture(params=OPERATORS)
@@ -66,7 +66,7 @@ def power(request):
 # Values
 
 
-def test_the_cases_are_what_their_lists_say():
+def test_the_cases_match_their_lists():
     degrees = {name: OPERATORS[name](3).degree for name in OPERATORS}
     assert [name for name, degree in degrees.items() if degree > 1] == TENSORS
     assert [name for name in OPERATORS if len(set(OPERATORS[name](3).factors)) == 1] == POWERS
@@ -88,7 +88,7 @@ def test_values_and_types_in_all_libraries(operator, to_library):
         assert_close(out, row_kron(X) @ S.T, dtype, case=(dtype, n_rows))
 
 
-def test_one_array_stands_for_all_factors(to_library):
+def test_one_array_can_be_used_for_all_factors(to_library):
     for name, dtype in product(POWERS, ("float32", "float64")):
         operator = OPERATORS[name](3)
         X = make_rows(operator.factors[:1], 21, dtype)[0]
@@ -102,7 +102,7 @@ def test_one_array_stands_for_all_factors(to_library):
 
 @cache
 def many_columns() -> dict:
-    """Operators on 5000 features, and what they make of some rows; float32 holds these rows exactly."""
+    """Operators on 5000 features, and their results for some rows; float32 represents these rows exactly."""
     whole = direct_sum(SRHT(2000, 30).sample(0), OSNAP(3000, 40).sample(1))
     laws = [
         SRHT(5000, 20), CountSketch(5000, 20), TensorSRHT(5000, 20), TensorSketch(5000, 9), PolySketch(5000, 16, 3),
@@ -218,7 +218,7 @@ def print_mixed_tensors() -> None:
 
 
 def test_mixed_tensors():
-    """In a process of its own, since misread memory can crash it."""
+    """In a separate process, since misread memory can crash it."""
     assert run_in_new_process("tests.sketches.test_contract", "print_mixed_tensors").endswith("all cases\n")
 
 
@@ -248,7 +248,7 @@ def test_a_sparse_vector_is_one_row(operator):
         assert_close(operator.apply(*vectors), operator.apply(*X), case=layout)
 
 
-def test_sparse_rows_need_no_order_and_stay_as_they_are(operator):
+def test_sparse_rows_need_no_order_and_are_not_modified(operator):
     """Columns in reverse, explicit zeros, every entry in two parts, 64-bit indices."""
     rows, dense = [], make_rows(operator.factors, 29, density=0.4)
     for x in dense:
@@ -357,9 +357,9 @@ COLUMNS = {
 
 
 def check_memory(function, X, budget: float) -> None:
-    """At most the budget (in MiB), the result and one copy of it, and 1 MiB for small things, on two threads.
+    """At most the budget (in MiB), the result and one copy of it, and 1 MiB for small objects, on two threads.
 
-    What NumPy allocates is counted, for array_api_strict too. The rows themselves are not part of it.
+    NumPy's allocations are counted, also for array_api_strict. The rows themselves are not included.
     """
     function(X[: min(20, X.shape[0]), ...])  # compiled before, and lazily imported modules loaded
     with config_context(working_memory=budget):
@@ -381,7 +381,7 @@ def to_strict(X: np.ndarray):
 
 @pytest.fixture
 def two_threads(monkeypatch):
-    """Each thread has scratch of its own."""
+    """Each thread has its own scratch memory."""
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
 
 
@@ -450,7 +450,7 @@ def test_new_processes_draw_the_same_and_threads_do_not_change_results(capsys):
         assert run_in_new_process("tests.sketches.test_contract", "print_digests", **environment) == here
 
 
-def test_many_callers_at_once(operator):
+def test_many_concurrent_callers(operator):
     X = make_rows(operator.factors, 200)
     expected = pickle.loads(pickle.dumps(operator)).apply(*X)
     with ThreadPoolExecutor(8) as pool:

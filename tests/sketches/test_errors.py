@@ -60,7 +60,7 @@ def test_all_parameters_are_checked():
 @pytest.mark.parametrize("law", [TensorSRHT, TensorSketch])
 def test_sizes_of_factors(law):
     for value, error, text in [
-        ((5, 6, 7), ValueError, r"or a tuple of 2 of them \(the degree\). Got \(5, 6, 7\)"),
+        ((5, 6, 7), ValueError, r"or a tuple of 2 ints ≥ 1, one for each factor \(the degree\). Got \(5, 6, 7\)"),
         ((5,), ValueError, r"Got \(5,\)"),
         ((5, 0), ValueError, "Got 0"),
         ((5, 6.0), TypeError, "Got 6.0"),

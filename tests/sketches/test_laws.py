@@ -1,6 +1,6 @@
-"""Each law: its matrix written out from its draws, sizes, draws, seeds and degrees.
+"""Each law: its explicit matrix, sizes, draws, seeds and degrees.
 
-What all operators have in common is in `test_contract.py`.
+`test_contract.py` tests the contract of all operators.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ DEGREES = {name: law for name, law in LAWS.items() if isinstance(law, PolySketch
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_the_matrix_is_that_of_the_draws(name):
+def test_the_matrix_equals_the_draws(name):
     law = LAWS[name]
     operator = law.sample(3)
     S = reference.matrix(operator)
@@ -246,7 +246,7 @@ def test_other_seeds_give_other_operators():
 
 
 def test_laws_are_values():
-    """Sampling leaves a law as it is; equal laws are equal and have equal hashes."""
+    """Sampling does not change a law; equal laws are equal and have equal hashes."""
     for law in LAWS.values():
         before = repr(law)
         law.sample(0)
@@ -283,7 +283,7 @@ def test_more_nonzeros_than_components_fill_the_columns():
         assert (all_of_them.matrix() != 0).sum(axis=0).tolist() == [3] * 5
 
 
-# Several degrees at once
+# Several degrees in one call
 
 
 @pytest.mark.parametrize("name", ["polysketch-1", "polysketch-6", "polysketch-sparse-3", "powersketch-7",
@@ -369,7 +369,7 @@ def test_any_choice_of_degrees_in_any_order(d, m, p, chosen, seed, law):
         assert_close(operator.apply_degrees(rows, wanted), expected, scale=scale, factor=5000)
 
 
-# What laws pass on to their parts
+# Parameters that laws pass to their parts
 
 
 def test_rows_with_replacement_reach_every_row():

@@ -80,7 +80,7 @@ def test_larger_coefficients_get_no_smaller_shares(coefficients, n_components):
 )
 @example(coefficients=[0.0, 0.015, 0.985], n_features=2, n_components=100)  # degree 2 takes 3 and leaves 97
 def test_no_share_exceeds_the_monomials(coefficients, n_features, n_components):
-    """Where the monomials of a degree fit in its share, they stand for themselves (shares are rounded: 2 more)."""
+    """If the monomials of a degree fit in its share, they represent it exactly (shares are rounded: 2 more)."""
     assume(any(coefficients))
     budget = allocate(coefficients, n_features, n_components)
     for j, m in budget.sketched.items():
@@ -98,7 +98,9 @@ def variance(coefficients: dict[int, float], shares: dict[int, float]) -> float:
     n_components=st.integers(500, 4000),
 )
 def test_no_other_shares_are_better(coefficients, n_features, n_components):
-    """Within 5 %, for shares are rounded: not all degrees sketched, nor other shares; what fits a share is exact."""
+    """Within 5 %, as shares are rounded: other shares, or sketching all degrees, are not better; monomials that fit are
+    exact.
+    """
     budget = allocate(coefficients, n_features, n_components)
     assume(budget.sketched and any(coefficients))
     a, found = budget.coefficients, variance(budget.coefficients, budget.sketched)
@@ -261,7 +263,7 @@ def written_out(law) -> tuple[SeriesOperator, np.ndarray]:
 
 
 @pytest.mark.parametrize("law", LAWS, ids=short)
-def test_features_are_those_of_the_law_written_out(law):
+def test_features_equal_the_law_written_out(law):
     """In all libraries and precisions, of dense and of sparse rows."""
     operator, expected = written_out(law)
     x = unit_rows(law.n_features)
@@ -322,7 +324,7 @@ def test_shared_nodes_are_the_digits_of_the_degrees():
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("top", [2, 7, 64])
-def test_one_node_of_its_own_for_each_degree_and_one_pass_over_the_row(top, sparse):
+def test_each_degree_has_its_own_node_and_rows_are_read_once(top, sparse):
     coefficients = (0.1, 0.5, *[1.0] * (top - 1))
     operator = SeriesSketch(3000, coefficients, 1000, width=64, sparse=sparse, shared=True).sample(0)
     assert set(dict(operator.tree.roots)) == set(range(2, top + 1))
@@ -333,10 +335,10 @@ def test_one_node_of_its_own_for_each_degree_and_one_pass_over_the_row(top, spar
     assert sum(len(step.diagonal) == 3000 for step in transforms) == (0 if sparse else 1)
     assert len(transforms) - (not sparse) <= 2 * (len(dict(operator.tree.nodes)) + 1)
     again = program_of(pickle.loads(pickle.dumps(operator)))
-    assert len(again.steps) == len(steps)  # what is shared stays so
+    assert len(again.steps) == len(steps)  # shared parts stay shared
 
 
-def test_roots_have_rows_of_their_own():
+def test_roots_have_independent_rows():
     operator = SeriesSketch(3000, (0.0, *[1.0] * 9), 2000, width=64, shared=True).sample(SEED)
     square = dict(operator.tree.nodes)[0, 2]
     check_distinct([rows for root in dict(operator.tree.roots).values() for rows in root.rows] + [*square.rows])
@@ -346,7 +348,7 @@ def test_roots_have_rows_of_their_own():
 
 
 def test_high_degrees_of_shared_draws():
-    """Norms are exact, equal rows have equal features, and the sign of −x is that of its degree."""
+    """Norms are exact, equal rows have equal features, and features of −x have the sign of their degree."""
     for degree in (127, 1000, 1024):
         Z = SeriesSketch(D, (*[0.0] * degree, 1.0), 64, shared=True).sample(SEED).apply(U)
         np.testing.assert_allclose(np.sum(Z * Z, axis=1), 1.0, rtol=1e-12)
@@ -427,7 +429,7 @@ def test_rounding_errors_of_a_sketch_that_vanishes_are_not_normalized(place):
 
 @pytest.mark.parametrize("place", VANISHING)
 def test_small_sketches_are_normalized(place):
-    """Of a norm of some 1e-3, far above rounding errors: the features are those of the law."""
+    """For a norm of about 1e-3, far above rounding errors, the features equal the law."""
     law, draws_of = VANISHING[place]
     operator = law.sample(SEED)
     x = nearly_vanishing(*draws_of(operator), size=1e-3)
@@ -446,7 +448,7 @@ def parts_program(operator, *, norm: bool, by: str | None) -> Program:
     x = program.load()
     n = program.norm(x)
     factor = {None: None, "norm": n, "other": program.norm(program.load(scale=-3.0, constant=0.5))}[by]
-    for part in operator.emit_parts(program, x, norm=n if norm else None, by=factor):
+    for part in operator.emit_parts(program, x, norm=n if norm else None, multiplier=factor):
         program.output(part)
     return program
 
@@ -645,8 +647,8 @@ def test_nodes_and_leaves_have_distinct_draws(sparse, replace):
 def test_the_parts_of_a_padded_series_have_distinct_draws():
     operator = PaddedSeries(100, (0.5, 0.5, 0.5), 100, 128).sample(SEED)
     (node,) = (node for _, node in operator.poly.nodes)
-    check_distinct([*node.signs, operator.mix.signs])
-    check_distinct([*node.rows, operator.mix.rows])
+    check_distinct([*node.signs, operator.srht.signs])
+    check_distinct([*node.rows, operator.srht.rows])
 
 
 def test_equal_seeds_give_equal_operators():
@@ -704,7 +706,7 @@ def test_sizes_and_switches():
 @pytest.mark.parametrize("law", [SeriesSketch, PaddedSeries])
 @pytest.mark.parametrize("bad", [-0.5, np.nan, np.inf])
 def test_coefficients_must_be_finite_and_not_negative(law, bad):
-    """Never left out silently."""
+    """Degrees are never dropped silently."""
     sizes = {"inner_components": 8} if law is PaddedSeries else {}
     with pytest.raises(ValueError, match=rf"'coefficients' parameter of {law.__name__}"):
         law(n_features=5, coefficients=(1.0, bad, 1.0), n_components=20, **sizes)

@@ -137,7 +137,7 @@ def test_variances_have_their_formula(law, expected):
 
 
 def check_osnap_variance(m: int, s: int, expected: float, seed: int) -> None:
-    """Variance of ‖Sx‖² over many x on features of their own, so that one draw gives independent values.
+    """Variance of ‖Sx‖² over many x with disjoint features, so that one draw gives independent values.
 
     False alarms: 1e-6; a sample variance of n values of kurtosis κ has relative standard deviation √((κ − 1)/n).
     """
@@ -165,7 +165,7 @@ def test_variance_of_an_osnap_with_blocks_of_any_sizes(m, s):
 
 
 @pytest.mark.parametrize("m", [8, 9])
-def test_variance_of_tensor_sketches_where_that_of_independent_rows_vanishes(m):
+def test_variance_of_tensor_sketches_where_independent_rows_have_none(m):
     """False alarms: 1e-6, as in `check_osnap_variance`; even and odd m have different formulas."""
     U = np.array([[1.0, 1.0], [1.0, -1.0]])
     expected = tensor_sketch_variance([U[0]] * 2, [U[1]] * 2, m)

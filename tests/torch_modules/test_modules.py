@@ -37,7 +37,7 @@ def error(found, true):
 
 @pytest.mark.parametrize("name", [*TRANSFORMERS, *MODELS])
 def test_a_module_is_its_estimator(name):
-    """Cosines near 1, of kernels of angles and distances, lose half of the digits: none are near here."""
+    """Near cosine 1, kernels of angles and distances lose half of the digits; no cosines here are near 1."""
     X = new_data(name)
     found = module_of(name)(torch.tensor(X))
     true = expected(name, X)
@@ -55,7 +55,7 @@ def test_in_float32(name):
 
 
 @pytest.mark.parametrize("name", [*TRANSFORMERS, *MODELS])
-def test_gradients_of_modules_are_those_of_finite_differences(name):
+def test_gradients_of_modules_equal_finite_differences(name):
     module = module_of(name)
     torch.manual_seed(0)
     x = torch.tensor(new_data(name, 2), requires_grad=True)
@@ -73,7 +73,7 @@ OF_SKLEARN = {"pipeline", "linear"}  # steps of scikit-learn take no tensors tha
 
 
 @pytest.mark.parametrize("name", [name for name in (*TRANSFORMERS, *MODELS) if name not in OF_SKLEARN])
-def test_gradients_of_estimators_are_those_of_finite_differences(name):
+def test_gradients_of_estimators_equal_finite_differences(name):
     """None detaches silently."""
     function = call(name)
     x = torch.tensor(new_data(name, 2), requires_grad=True)
@@ -108,7 +108,7 @@ def test_kernels_keep_gradients(name, columns):
 
 
 def test_gradients_are_finite_where_rows_coincide():
-    """There kernels of angles and distances have cusps, of which the part that jumps is left out."""
+    """There, kernels of angles and distances have cusps; the part of the gradient that jumps is omitted."""
     for name, params in KERNELS.items():
         X = torch.tensor(rows(4, 30), requires_grad=True)
         Y = torch.tensor(rows(4, 30))
@@ -128,7 +128,7 @@ def test_image_kernels_keep_gradients():
     )
 
 
-def test_what_cannot_be_differentiated_says_so():
+def test_operations_without_gradients_raise_clear_errors():
     X = rows()
     model = ntkit.GramRidge(ntkit.NTKFeatures(n_components=8), random_state=0).fit(X, X[:, 0])
     with pytest.raises(TypeError, match=r"GramRidge is no expression.*FeatureRidge"):
@@ -136,7 +136,7 @@ def test_what_cannot_be_differentiated_says_so():
 
 
 def test_buffers_are_state():
-    """A module of another seed takes over the state of this one; there is nothing to train."""
+    """A module of another seed loads the state of this one; there are no trainable parameters."""
     X = rows()
     first, second = (
         Features(ntkit.RandomFourierFeatures(n_components=16, random_state=seed).fit(X), dtype=torch.float64)
@@ -246,5 +246,5 @@ def test_bad_arguments():
     pipeline = make_pipeline(QuantileTransformer(n_quantiles=10), ntkit.NTKFeatures(n_components=8)).fit(X)
     with pytest.raises(NotExpressibleError, match="The step QuantileTransformer"):
         Features(pipeline)
-    with pytest.raises(NotExpressibleError, match="function of the user's own"):
+    with pytest.raises(NotExpressibleError, match="user-defined function"):
         Features(ntkit.NystroemFeatures(lambda X, Y: X @ Y.T, n_components=4, random_state=0).fit(X))

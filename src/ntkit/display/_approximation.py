@@ -1,4 +1,4 @@
-"""A kernel matrix beside that of its features."""
+"""Compare a kernel matrix with its approximation by features."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _TITLES = ("Exact kernel", "Features", "Difference")
 
 
 class KernelApproximationDisplay:
-    """Exact kernel values against those of a feature map, Z Zᵀ.
+    """Plot of exact kernel values against their approximation Z Zᵀ by a feature map.
 
-    Use :meth:`from_estimator` or :meth:`from_matrices` to make one. All parameters are stored as attributes.
+    Create it with :meth:`from_estimator` or :meth:`from_matrices`. All parameters are stored as attributes.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class KernelApproximationDisplay:
     scatter_ : matplotlib PathCollection
         Kernel values of the pairs i ≤ j, for kind="scatter".
     diagonal_ : matplotlib Line2D
-        Where exact and approximate values are equal, for kind="scatter".
+        Line of equal exact and approximate values, for kind="scatter".
     images_ : list of three matplotlib AxesImage
         Exact, approximate, difference, for kind="matrix".
     lines_ : list of two matplotlib Line2D
@@ -83,13 +83,13 @@ class KernelApproximationDisplay:
         ax : matplotlib Axes, or three of them for kind="matrix", default=None
             Where to draw; None makes a new figure.
         kind : {"scatter", "matrix", "spectrum"}, default="scatter"
-            "scatter": a point for each pair of rows, exact value and approximate value. "matrix": both matrices and
-            their difference as pictures. "spectrum": eigenvalues of both in decreasing order.
+            "scatter": one point for each pair of rows, exact against approximate value. "matrix": both matrices and
+            their difference as images. "spectrum": eigenvalues of both matrices in decreasing order.
         name : str, default=None
-            Name of the map; None: that of the display.
+            Name of the map; None: the name of the display.
         **kwargs
-            For matplotlib's ``scatter``, ``imshow`` or ``plot``. The difference keeps its own colours, the exact
-            spectrum its own style: black.
+            Passed to matplotlib's ``scatter``, ``imshow`` or ``plot``. They do not affect the colours of the difference
+            and the exact spectrum, which is black.
 
         Returns
         -------
@@ -107,7 +107,7 @@ class KernelApproximationDisplay:
     def _scatter(self, ax: Any, label: str, kwargs: dict[str, Any]) -> None:
         pairs = np.triu_indices(len(self.exact))
         exact, approximate = self.exact[pairs], self.approximate[pairs]
-        # Rasterized: tens of thousands of points would make a vector graphic slow.
+        # Rasterize: tens of thousands of points make a vector graphic slow.
         style = {"s": 6, "alpha": 0.3, "linewidths": 0, "rasterized": True, "label": label, **kwargs}
         self.scatter_ = ax.scatter(exact, approximate, **style)
         ends = [min(exact.min(), approximate.min()), max(exact.max(), approximate.max())]
@@ -139,7 +139,7 @@ class KernelApproximationDisplay:
         own = {"label": "exact kernel", "color": "black"}
         for matrix, style in ((self.exact, own), (self.approximate, {"label": label} | kwargs)):
             eigenvalues = np.linalg.eigvalsh(matrix)[::-1]
-            # What rounding leaves of zero eigenvalues would stretch the axis over fifteen decades.
+            # Hide zero eigenvalues: their rounding errors would stretch the axis over fifteen decades.
             shown = eigenvalues > len(matrix) * np.finfo(float).eps * eigenvalues[0]
             ranks = np.arange(1, len(matrix) + 1)
             self.lines_ += ax.plot(ranks[shown], eigenvalues[shown], **style)
@@ -167,25 +167,25 @@ class KernelApproximationDisplay:
         Parameters
         ----------
         feature_map : transformer
-            A fitted map: one of ntkit, or any other with `kernel` given.
+            A fitted feature map of ntkit, or any other transformer if `kernel` is given.
         X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features), or images of shape \
                 (n_images, height, width, channels) for maps that take them
         kernel : str, network or callable, default=None
-            The exact kernel, as :func:`ntkit.kernels.gram` takes it; None: the one that a map of ntkit is for.
+            The exact kernel, as in :func:`ntkit.kernels.gram`; None: the kernel that an ntkit map approximates.
         kernel_params : dict, default=None
             Parameters of `kernel`.
         n_samples : int, default=200
-            Rows drawn from X without replacement, kept in their order; all if X has no more.
+            Rows drawn from X without replacement, in their order; all rows if X has fewer.
         random_state : None, int, RandomState or Generator
-            Draws the sample.
+            Seed of the sample.
         kind : {"scatter", "matrix", "spectrum"}, default="scatter"
             What to draw; see :meth:`plot`.
         ax : matplotlib Axes, or three of them for kind="matrix", default=None
             Where to draw; None makes a new figure.
         name : str, default=None
-            Name of the map; None: that of its class.
+            Name of the map; None: the name of its class.
         **kwargs
-            For matplotlib's ``scatter``, ``imshow`` or ``plot``; see :meth:`plot`.
+            Passed to matplotlib's ``scatter``, ``imshow`` or ``plot``; see :meth:`plot`.
 
         Returns
         -------
@@ -227,7 +227,7 @@ class KernelApproximationDisplay:
         name : str, default=None
             Name of the features.
         **kwargs
-            For matplotlib's ``scatter``, ``imshow`` or ``plot``; see :meth:`plot`.
+            Passed to matplotlib's ``scatter``, ``imshow`` or ``plot``; see :meth:`plot`.
 
         Returns
         -------
@@ -246,6 +246,6 @@ def _three_axes(ax: Any, owner: str) -> np.ndarray:
         return plt.subplots(1, 3, figsize=(10, 3.4), layout="constrained")[1]
     axes = np.asarray(ax, dtype=object).ravel()
     if len(axes) != 3:
-        remedy = "Make them with plt.subplots(1, 3)."
+        remedy = "Create them with plt.subplots(1, 3)."
         raise ValueError(message(owner, "ax", "three matplotlib Axes for kind='matrix'", ax, remedy))
     return axes

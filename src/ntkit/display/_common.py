@@ -1,4 +1,4 @@
-"""What all displays share: axes to draw on, matrices to draw."""
+"""Helpers shared by all displays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ntkit.diagnostics import checked_matrix_and_features
 
 
 def check_matplotlib(caller: str) -> None:
-    """Raise an error that says how to install matplotlib, if it is not there."""
+    """Raise an error that says how to install matplotlib if it is missing."""
     try:
         import matplotlib.figure  # noqa: F401 (a broken installation may have the package alone)
     except ImportError as error:
@@ -22,7 +22,7 @@ def check_matplotlib(caller: str) -> None:
 
 
 def axes_or_new(ax: Any, caller: str) -> Any:
-    """`ax`, or the axes of a new figure, which notebooks show."""
+    """Return `ax`, or the axes of a new figure, which notebooks show."""
     check_matplotlib(caller)
     if ax is not None:
         return ax
@@ -32,20 +32,20 @@ def axes_or_new(ax: Any, caller: str) -> Any:
 
 
 def approximate(Z: Array) -> np.ndarray:
-    """Z Zᵀ in host memory."""
+    """Compute Z Zᵀ, in host memory."""
     Z = _array.widen(Z)
     xp: Any = _array.namespace(Z)
     return np.asarray(to_numpy(xp.matmul(Z, xp.matrix_transpose(Z))))
 
 
 def checked_matrices(K: Any, Z: Any, owner: str) -> tuple[np.ndarray, np.ndarray]:
-    """K and Z Zᵀ in host memory, after checks of their shapes and values."""
+    """Check the shapes and values of K and Z, and return K and Z Zᵀ in host memory."""
     K, Z = checked_matrix_and_features(K, Z, owner)
     return np.asarray(to_numpy(K)), approximate(Z)
 
 
 def number_array(values: Any, name: str, owner: str, check: Callable[[np.ndarray], Any], rule: str) -> np.ndarray:
-    """`values` as a float64 array that passes `check`, or an error that names the rule."""
+    """Return `values` as a float64 array that passes `check`, or raise an error that states the rule."""
     try:
         array = np.asarray(to_numpy(values), dtype=np.float64)
     except (TypeError, ValueError) as error:

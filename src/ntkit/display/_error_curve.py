@@ -1,4 +1,4 @@
-"""Errors of feature maps against their sizes, or against the time they take."""
+"""Plot the errors of feature maps against their size or time."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _METRICS = {"relative": "Relative error", "spectral": "Spectral error"}
 
 
 class ErrorCurveDisplay:
-    """Error of feature maps against the number of features, or against time: mean and range over seeds.
+    """Plot of the errors of feature maps against the number of features or time: mean and range over seeds.
 
-    Use :meth:`from_estimators` or :meth:`from_values` to make one. All parameters are stored as attributes.
+    Create it with :meth:`from_estimators` or :meth:`from_values`. All parameters are stored as attributes.
 
     Parameters
     ----------
@@ -43,22 +43,22 @@ class ErrorCurveDisplay:
     seconds : dict of str to ndarray of shape (n_sizes, n_repeats), default=None
         Seconds for each map, size and seed.
     error_name : str, default="Error"
-        What the errors are, for the axis.
+        Name of the errors, for the axis.
 
     Attributes
     ----------
     ax_ : matplotlib Axes
     figure_ : matplotlib Figure
     lines_ : list of matplotlib Line2D
-        Mean errors, a line for each map.
+        Mean errors, one line per map.
     fill_between_ : list of matplotlib PolyCollection
-        From the least to the largest error over seeds.
+        Range from the smallest to the largest error over seeds.
     reference_ : matplotlib Line2D or None
         The slope m^{-1/2}.
 
     See Also
     --------
-    KernelApproximationDisplay : Kernel values of one map beside the exact ones.
+    KernelApproximationDisplay : Kernel values of one map against the exact values.
 
     Examples
     --------
@@ -103,12 +103,12 @@ class ErrorCurveDisplay:
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         x : {"n_components", "seconds"}, default="n_components"
-            What errors are drawn against; of seconds the median over seeds, which one slow run does not move.
+            Horizontal axis. For seconds, it is the median over seeds, which one slow run does not affect.
         reference : bool, default=True
-            Whether to draw the slope m^{-1/2} of random features, if x="n_components": the median of such lines through
-            the errors of the smallest maps.
+            Whether to draw the slope m^{-1/2} of random features if x="n_components". It is the median of such lines
+            through the errors of the smallest maps.
         line_kw, fill_between_kw : dict, default=None
-            For matplotlib's ``plot`` and ``fill_between``.
+            Passed to matplotlib's ``plot`` and ``fill_between``.
 
         Returns
         -------
@@ -134,7 +134,7 @@ class ErrorCurveDisplay:
         return self
 
     def _places(self, x: str, owner: str) -> dict[str, Any]:
-        """Where the errors of each map are drawn."""
+        """Return the horizontal coordinates of the errors of each map."""
         if x == "n_components":
             return dict(self.n_components)
         if self.seconds is None:
@@ -169,41 +169,40 @@ class ErrorCurveDisplay:
         line_kw: dict[str, Any] | None = None,
         fill_between_kw: dict[str, Any] | None = None,
     ) -> Self:
-        """Measure errors of maps on a sample of rows, and draw them.
+        """Measure the errors of maps on a sample of rows, and draw them.
 
         Parameters
         ----------
         feature_maps : dict of str to transformer, or list of transformers
-            Maps with the parameters `n_components` and `random_state`: those of ntkit, or others with `kernel` given.
-            They are cloned. A list has the names of their classes as labels.
+            Maps with the parameters `n_components` and `random_state`: maps of ntkit, or others if `kernel` is given.
+            They are cloned. The maps of a list are labelled by their class names.
         X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features), or images of shape \
                 (n_images, height, width, channels) for maps that take them
         n_components : sequence of int, default=(128, 256, 512, 1024, 2048)
-            Sizes to try. Errors are drawn at the numbers of features that there are, which some maps make fewer.
+            Sizes to try. Errors are drawn at the actual number of features, which may be smaller for some maps.
         n_repeats : int, default=3
-            Seeds for each map and size.
+            Number of seeds for each map and size.
         metric : {"relative", "spectral"} or callable, default="relative"
-            "relative": ‖Z Zᵀ − K‖_F / ‖K‖_F. "spectral": :func:`ntkit.diagnostics.spectral_error` with λ the mean of
-            the diagonal of K. Or a function of K and Z with values ≥ 0.
+            "relative": ‖Z Zᵀ − K‖_F / ‖K‖_F. "spectral": :func:`ntkit.diagnostics.spectral_error`, where λ is the mean
+            of the diagonal of K. Or a function of K and Z with values ≥ 0.
         kernel : str, network or callable, default=None
-            The exact kernel, as :func:`ntkit.kernels.gram` takes it; None: for each map of ntkit its own.
+            The exact kernel, as in :func:`ntkit.kernels.gram`; None: the kernel that each ntkit map approximates.
         kernel_params : dict, default=None
             Parameters of `kernel`.
         n_samples : int, default=500
-            Rows drawn from X without replacement; all if X has no more. Their exact kernel is computed.
+            Rows drawn from X without replacement; all rows if X has fewer. Their exact kernel is computed.
         random_state : None, int, RandomState or Generator
-            Draws the sample and the maps.
+            Seed of the sample and the maps.
         progress : bool, default=False
             Whether to show a progress bar.
         x : {"n_components", "seconds"}, default="n_components"
-            What errors are drawn against. Seconds are for `fit` and `transform` on the sample, after one run of each
-            map that does not count.
+            Horizontal axis. Seconds are for `fit` and `transform` on the sample, after one warm-up run of each map.
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         reference : bool, default=True
             Whether to draw the slope m^{-1/2}; see :meth:`plot`.
         line_kw, fill_between_kw : dict, default=None
-            For matplotlib's ``plot`` and ``fill_between``.
+            Passed to matplotlib's ``plot`` and ``fill_between``.
 
         Returns
         -------
@@ -249,26 +248,26 @@ class ErrorCurveDisplay:
         line_kw: dict[str, Any] | None = None,
         fill_between_kw: dict[str, Any] | None = None,
     ) -> Self:
-        """Draw errors measured before.
+        """Draw given errors.
 
         Parameters
         ----------
         n_components : array of shape (n_sizes,), or dict of str to such an array
-            Numbers of features, of all maps or for each.
+            Numbers of features, common to all maps or for each map.
         errors : dict of str to array of shape (n_sizes,) or (n_sizes, n_repeats)
             Errors of each map.
         seconds : dict of str to array of shape (n_sizes,) or (n_sizes, n_repeats), default=None
             Seconds of each map.
         error_name : str, default="Error"
-            What the errors are, for the axis.
+            Name of the errors, for the axis.
         x : {"n_components", "seconds"}, default="n_components"
-            What errors are drawn against.
+            Horizontal axis.
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         reference : bool, default=True
             Whether to draw the slope m^{-1/2}; see :meth:`plot`.
         line_kw, fill_between_kw : dict, default=None
-            For matplotlib's ``plot`` and ``fill_between``.
+            Passed to matplotlib's ``plot`` and ``fill_between``.
 
         Returns
         -------
@@ -290,14 +289,14 @@ class ErrorCurveDisplay:
 
 
 def _named(feature_maps: Any, owner: str) -> dict[str, Any]:
-    """The maps by their labels."""
+    """Return the maps by label."""
     rule = "a non-empty dict of label to transformer, or a list of transformers"
     if isinstance(feature_maps, Mapping):
         maps = {str(label): features for label, features in feature_maps.items()}
     elif isinstance(feature_maps, Sequence) and not isinstance(feature_maps, str):
         maps = {type(features).__name__: features for features in feature_maps}
         if len(maps) < len(feature_maps):
-            raise ValueError(message(owner, "feature_maps", "a dict where two maps are of one class", feature_maps))
+            raise ValueError(message(owner, "feature_maps", "a dict if two maps are of the same class", feature_maps))
     else:
         raise TypeError(message(owner, "feature_maps", rule, feature_maps))
     if not maps:
@@ -311,7 +310,7 @@ def _named(feature_maps: Any, owner: str) -> dict[str, Any]:
 
 
 def _checked_sizes(n_components: Any, owner: str) -> list[int]:
-    """Sizes to try."""
+    """Check the sizes to try."""
     rule = "a non-empty sequence of int ≥ 1"
     if not isinstance(n_components, Sequence | np.ndarray):
         raise TypeError(message(owner, "n_components", rule, n_components))
@@ -331,7 +330,7 @@ def _measure(
     progress: str | None,
     owner: str,
 ) -> list[dict[str, np.ndarray]]:
-    """Numbers of features, errors and seconds of each map, an array of sizes × seeds."""
+    """Measure the numbers of features, errors and seconds of each map, as arrays of sizes × seeds."""
     results: list[dict[str, np.ndarray]] = [
         {label: np.zeros((len(sizes), len(seeds))) for label in maps} for _ in range(3)
     ]
@@ -341,7 +340,7 @@ def _measure(
         trial = _resized(maps[label], sizes[i], seeds[j])
         if label not in matrices:
             matrices[label] = exact(trial.fit(rows))
-            trial.transform(rows)  # compiled code loads now, not inside a timing
+            trial.transform(rows)  # load compiled code before the timing
         _array.wait(rows)
         start = time.perf_counter()
         Z = as_plain_rows(trial.fit(rows).transform(rows))
@@ -357,7 +356,7 @@ def _measure(
 
 
 def _resized(features: Any, n_components: int, seed: int) -> Any:
-    """A copy of a map, of another size and seed."""
+    """Copy a map with another size and seed."""
     if hasattr(features, "resized"):  # a map of ntkit
         return features.resized(n_components, random_state=seed)
     return clone(features).set_params(n_components=n_components, random_state=seed)
@@ -373,7 +372,7 @@ def _error(metric: str | Callable[[Array, Array], float], K: Array, Z: Array) ->
 
 
 def _checked(values: Any, name: str, owner: str) -> np.ndarray:
-    """Values of each size and seed."""
+    """Check the values of all sizes and seeds."""
     rule = "arrays of shape (n_sizes,) or (n_sizes, n_repeats) of finite numbers ≥ 0"
     array = number_array(
         values, name, owner, lambda a: a.ndim in (1, 2) and np.isfinite(a).all() and a.min() >= 0, rule
@@ -382,21 +381,21 @@ def _checked(values: Any, name: str, owner: str) -> np.ndarray:
 
 
 def _alike(values: Any, errors: np.ndarray, owner: str) -> np.ndarray:
-    """Seconds for as many sizes as there are errors of."""
+    """Check seconds, which must be for the same sizes as the errors."""
     seconds = _checked(values, "seconds", owner)
     if len(seconds) != len(errors):
-        raise ValueError(message(owner, "seconds", f"of {len(errors)} sizes, as the errors are", seconds))
+        raise ValueError(message(owner, "seconds", f"given for {len(errors)} sizes, like the errors", seconds))
     return seconds
 
 
 def _sizes(values: Any, errors: np.ndarray, owner: str) -> np.ndarray:
-    """Numbers of features, as many as there are errors of."""
+    """Check numbers of features, one for each error."""
     shape = (len(errors),)
-    rule = f"an array of shape {shape}, for as many sizes as there are errors of, of numbers ≥ 1"
+    rule = f"an array of shape {shape}, with a number ≥ 1 for each error"
     return number_array(values, "n_components", owner, lambda a: a.shape == shape and bool((a >= 1).all()), rule)
 
 
 def _of(values: Mapping[str, Any], label: str, name: str, owner: str) -> Any:
     if not isinstance(values, Mapping) or label not in values:
-        raise ValueError(message(owner, name, f"a dict with a value for {label!r}, as the errors have", values))
+        raise ValueError(message(owner, name, f"a dict with a value for {label!r}, like the errors", values))
     return values[label]

@@ -1,4 +1,4 @@
-"""Plots of the functions of kernels."""
+"""Plots of kernel functions."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ntkit.kernels import relu_ntk
 
 
 def plot_relu_ntk(depths: Sequence[int] = range(1, 33), *, ax: Any = None) -> Any:
-    """Plot the normalized ReLU-NTK functions K_relu^(L)(t)/(L + 1), the left part of Figure 1 of the paper.
+    """Plot the normalized ReLU-NTK functions K_relu^(L)(t)/(L + 1), as in the left part of Figure 1 of [1]_.
 
     Parameters
     ----------
     depths : sequence of int, default=1…32
-        The depths L; powers of two are drawn strong and named.
+        The depths L. Powers of two are emphasized and labelled.
     ax : matplotlib Axes, default=None
         Where to draw; None makes a new figure.
 

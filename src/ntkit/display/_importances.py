@@ -1,4 +1,4 @@
-"""Which columns a learned metric found to matter."""
+"""Plot the importances of columns found by a learned metric."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ntkit.display._common import axes_or_new, check_matplotlib, number_array
 
 
 class ImportanceDisplay:
-    """Importances of columns as horizontal bars, the largest on top.
+    """Bar chart of the importances of columns, with the largest on top.
 
-    Use :meth:`from_estimator` or :meth:`from_values` to make one. All parameters are stored as attributes.
+    Create it with :meth:`from_estimator` or :meth:`from_values`. All parameters are stored as attributes.
 
     Parameters
     ----------
@@ -48,16 +48,16 @@ class ImportanceDisplay:
         self.names = names
 
     def plot(self, ax: Any = None, *, max_columns: int = 20, **kwargs: Any) -> Self:
-        """Draw.
+        """Draw the bars.
 
         Parameters
         ----------
         ax : matplotlib Axes, default=None
-            None: a new figure.
+            Where to draw; None makes a new figure.
         max_columns : int, default=20
-            Most columns to show; a last bar has the sum of the others.
+            Number of columns to show; a last bar shows the sum of the others.
         **kwargs
-            For ``Axes.barh``.
+            Passed to ``Axes.barh``.
 
         Returns
         -------
@@ -77,7 +77,7 @@ class ImportanceDisplay:
         self.bars_ = self.ax_.barh(range(len(values)), values, **({"color": "C0"} | kwargs))
         self.ax_.set_yticks(range(len(values)), labels)
         self.ax_.invert_yaxis()
-        self.ax_.set(xlabel="share of the changes of the prediction", xlim=(0, None))
+        self.ax_.set(xlabel="share of the changes in the prediction", xlim=(0, None))
         self.ax_.spines[["top", "right"]].set_visible(False)
         self.figure_ = self.ax_.figure
         if new:
@@ -91,12 +91,12 @@ class ImportanceDisplay:
         Parameters
         ----------
         estimator : LearnedMetric, AdaptiveFeatures, FeatureRidge, FeatureRidgeSearch, their classifiers or Pipeline
-            Fitted; of a Pipeline its last step.
+            A fitted estimator. For a Pipeline, its last step is used.
         names : list of str, default=None
-            Names of the columns; None: those of the data frame that `fit` has seen, or x0, x1, ….
+            Names of the columns; None: the column names of the data frame passed to `fit`, or x0, x1, ….
         ax : matplotlib Axes, default=None
         **kwargs
-            For :meth:`plot`.
+            Passed to :meth:`plot`.
 
         Returns
         -------
@@ -107,7 +107,7 @@ class ImportanceDisplay:
         check_is_fitted(last)
         found = getattr(last, "feature_importances_", None)
         if found is None:
-            rule = "a model whose features have learned a metric, such as FeatureRidge() of a table"
+            rule = "a model whose features have learned a metric, such as FeatureRidge() fitted on a table"
             raise ValueError(message(f"{cls.__name__}.from_estimator", "estimator", rule, estimator))
         if names is None:
             names = getattr(last, "feature_names_in_", None)
@@ -121,10 +121,10 @@ class ImportanceDisplay:
         ----------
         importances : array of shape (n_columns,)
         names : list of str, default=None
-            None: x0, x1, ….
+            Names of the columns; None: x0, x1, ….
         ax : matplotlib Axes, default=None
         **kwargs
-            For :meth:`plot`.
+            Passed to :meth:`plot`.
 
         Returns
         -------

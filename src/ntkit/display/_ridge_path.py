@@ -1,4 +1,4 @@
-"""Errors over the strengths of the penalty."""
+"""Plot held-out errors against the penalty of a ridge model."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from ntkit.display._common import axes_or_new, check_matplotlib, number_array
 
 
 class RidgePathDisplay:
-    """Error on rows left out over the penalties α that a model chose from, with the one it took.
+    """Plot of the held-out errors of a ridge model against its penalties α, with the chosen α.
 
-    Use :meth:`from_estimator` or :meth:`from_values` to make one. All parameters are stored as attributes.
+    Create it with :meth:`from_estimator` or :meth:`from_values`. All parameters are stored as attributes.
 
     Parameters
     ----------
     alphas : ndarray of shape (n_alphas,)
         Strengths of the penalty.
     errors : ndarray of shape (n_alphas,)
-        Error for each; NaN for those that were not tried, which are left out.
+        Error for each α; NaN for values that were not tried. They are not drawn.
     alpha : float, default=None
-        The α taken.
+        The chosen α.
     degrees_of_freedom : ndarray of shape (n_alphas,), default=None
         Effective degrees of freedom for each α, drawn on a second axis.
     error_name : str, default="Error"
-        What the errors are, for the axis.
+        Name of the errors, for the axis.
     name : str, default=None
         Name of the model, for the legend.
 
@@ -40,7 +40,7 @@ class RidgePathDisplay:
     line_ : matplotlib Line2D
         The errors.
     chosen_ : matplotlib Line2D or None
-        The α taken, a vertical line.
+        Vertical line at the chosen α.
     degrees_ax_ : matplotlib Axes or None
         The second axis.
     degrees_line_ : matplotlib Line2D or None
@@ -85,9 +85,9 @@ class RidgePathDisplay:
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         name : str, default=None
-            Name of the model; None: that of the display.
+            Name of the model; None: the name of the display.
         **kwargs
-            For matplotlib's ``plot`` of the errors.
+            Passed to matplotlib's ``plot`` of the errors.
 
         Returns
         -------
@@ -109,7 +109,7 @@ class RidgePathDisplay:
         handles = [self.line_]
         if self.alpha is not None:
             style = {"color": self.line_.get_color(), "linestyle": "--", "linewidth": 1}
-            self.chosen_ = ax.axvline(self.alpha, label=f"α = {self.alpha:.3g}, taken", **style)
+            self.chosen_ = ax.axvline(self.alpha, label=f"α = {self.alpha:.3g}, chosen", **style)
             handles.append(self.chosen_)
         if self.degrees_of_freedom is not None:
             self.degrees_ax_ = ax.twinx()
@@ -136,17 +136,17 @@ class RidgePathDisplay:
         Parameters
         ----------
         estimator : FeatureRidge, GramRidge, KernelRidge, their classifiers, FeatureRidgeSearch or Pipeline
-            A model that was fitted with several α. Of a search its best model, of a Pipeline its last step.
+            A model fitted with several α. For a search, its best model is used; for a Pipeline, its last step.
         degrees_of_freedom : bool, default=False
-            Whether to draw the effective degrees of freedom too: tr G(G + αI)⁻¹ with G the Gram matrix of the (centred)
-            features. For FeatureRidge and FeatureRidgeClassifier; it takes the eigenvalues of G, O(m³) for m features
-            (of n rows, if they are fewer, O(n² m)).
+            Whether to also draw the effective degrees of freedom tr G(G + αI)⁻¹, where G is the Gram matrix of the
+            (centred) features. Only for FeatureRidge and FeatureRidgeClassifier. It needs the eigenvalues of G, O(m³)
+            for m features, or O(n² m) for n < m rows.
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         name : str, default=None
-            Name of the model; None: that of its class.
+            Name of the model; None: the name of its class.
         **kwargs
-            For matplotlib's ``plot`` of the errors.
+            Passed to matplotlib's ``plot`` of the errors.
 
         Returns
         -------
@@ -163,8 +163,8 @@ class RidgePathDisplay:
             raise TypeError(message(owner, "estimator", rule, estimator, "Or use from_values."))
         errors = getattr(model, "errors_", None)
         if errors is None or len(errors) < 2 or not np.isfinite(errors).any():
-            rule = "fitted with several α, compared on rows left out"
-            remedy = "Give it an array of them."
+            rule = "fitted with several α that are compared on held-out rows"
+            remedy = "Set alphas to an array."
             raise ValueError(message(owner, "estimator", rule, estimator, remedy))
         log_loss = is_classifier(model)
         display = cls(
@@ -172,7 +172,7 @@ class RidgePathDisplay:
             errors=np.asarray(errors),
             alpha=float(model.alpha_),
             degrees_of_freedom=_degrees_of_freedom(model, owner) if degrees_of_freedom else None,
-            error_name=f"{'Log loss' if log_loss else 'Squared error'} on rows left out",
+            error_name=f"{'Log loss' if log_loss else 'Squared error'} on held-out rows",
             name=type(model).__name__ if name is None else name,
         )
         return display.plot(ax, **kwargs)
@@ -190,26 +190,26 @@ class RidgePathDisplay:
         name: str | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Draw errors of other models.
+        """Draw given errors, for example of other models.
 
         Parameters
         ----------
         alphas : array of shape (n_alphas,)
             Strengths of the penalty, in any order.
         errors : array of shape (n_alphas,)
-            Error for each; NaN for those to leave out.
+            Error for each α; NaN is not drawn.
         alpha : float, default=None
-            The α taken; None: no line.
+            The chosen α; None draws no line.
         degrees_of_freedom : array of shape (n_alphas,), default=None
             Effective degrees of freedom for each α.
         error_name : str, default="Error"
-            What the errors are, for the axis.
+            Name of the errors, for the axis.
         ax : matplotlib Axes, default=None
             Where to draw; None makes a new figure.
         name : str, default=None
             Name of the model.
         **kwargs
-            For matplotlib's ``plot`` of the errors.
+            Passed to matplotlib's ``plot`` of the errors.
 
         Returns
         -------
@@ -222,13 +222,13 @@ class RidgePathDisplay:
             alphas, "alphas", owner, lambda a: a.ndim == 1 and np.isfinite(a).all() and a.min() >= 0, rule
         )
         shape = alphas.shape
-        rule = f"an array of shape {shape}, as alphas is, with a number in it that is not NaN"
+        rule = f"an array of shape {shape}, like alphas, with at least one finite number"
         errors = number_array(errors, "errors", owner, lambda a: a.shape == shape and np.isfinite(a).any(), rule)
         order = np.argsort(alphas, kind="stable")
         if alpha is not None:
             alpha = check_real(alpha, "alpha", owner, minimum=0)
         if degrees_of_freedom is not None:
-            rule = f"an array of finite numbers of shape {shape}, as alphas is"
+            rule = f"an array of finite numbers of shape {shape}, like alphas"
             degrees_of_freedom = number_array(
                 degrees_of_freedom, "degrees_of_freedom", owner,
                 lambda a: a.shape == shape and np.isfinite(a).all(), rule,
@@ -245,7 +245,7 @@ class RidgePathDisplay:
 
 
 def _degrees_of_freedom(model: Any, owner: str) -> np.ndarray:
-    """Σ μ/(μ + α) over the eigenvalues μ of the Gram matrix of features, for each α."""
+    """Compute Σ μ/(μ + α) over the eigenvalues μ of the Gram matrix of features, for each α."""
     if not hasattr(model, "degrees_of_freedom"):
         rule = "False for a model other than FeatureRidge or FeatureRidgeClassifier"
         raise ValueError(message(owner, "degrees_of_freedom", rule, True))

@@ -1,4 +1,4 @@
-"""Fitted maps and models in formats that other programs run."""
+"""Export fitted maps and models to formats of other programs."""
 
 from ntkit.export.onnx import ExportError, to_onnx
 

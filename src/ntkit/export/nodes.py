@@ -1,4 +1,4 @@
-"""Graphs of array operations as ONNX models."""
+"""Turn graphs of array operations into ONNX models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ntkit import __version__
 from ntkit.graphs import ROWS, Graph, Node, symbolic
 
 OPSET = 18
-"""Version of ONNX's operators: the first in which all reductions take their axes as an input."""
+"""ONNX operator set: the first in which all reductions take their axes as an input."""
 IR_VERSION = 9
 UNSUPPORTED_WIDE = frozenset(("asin", "acos", "atan", "asinh"))
 """Operations that onnxruntime lacks in float64."""
@@ -26,7 +26,7 @@ _REDUCTIONS = {"sum": "ReduceSum", "mean": "ReduceMean", "max": "ReduceMax", "mi
 
 
 def emit(graph: Graph, name: str, dtype: str, classes: np.ndarray | None) -> bytes:
-    """The content of an ONNX file.
+    """Return the content of an ONNX file.
 
     Parameters
     ----------
@@ -34,13 +34,13 @@ def emit(graph: Graph, name: str, dtype: str, classes: np.ndarray | None) -> byt
     name : str
         Name of the model.
     dtype : {"float32", "float64"}
-        Type of input and results.
+        Dtype of the input and the results.
     classes : ndarray or None
-        What the output "index" of a classifier points into.
+        Classes of a classifier, into which the output "index" points.
     """
     from onnx import checker, helper
 
-    writer = _Writer(graph, np.dtype(dtype))
+    writer = _NodeWriter(graph, np.dtype(dtype))
     writer.write()
     outputs = []
     for output, node in graph.outputs.items():
@@ -63,8 +63,8 @@ def emit(graph: Graph, name: str, dtype: str, classes: np.ndarray | None) -> byt
     return model.SerializeToString()
 
 
-class _Writer:
-    """Writes the operations of a graph one after the other."""
+class _NodeWriter:
+    """Translates the operations of a graph to ONNX nodes."""
 
     def __init__(self, graph: Graph, dtype: np.dtype):
         self.graph, self.dtype = graph, dtype
@@ -87,24 +87,24 @@ class _Writer:
                 self.values[id(node)] = self.operation(node, [self.values[id(read)] for read in node.inputs])
 
     def precision(self, dtype: np.dtype) -> np.dtype:
-        """The dtype of an array in the file."""
+        """Return the dtype of an array in the file."""
         return self.dtype if dtype == np.float32 else dtype
 
     def type_of(self, dtype: np.dtype) -> int:
-        """ONNX's number of a dtype."""
+        """Return the ONNX code of a dtype."""
         from onnx import helper
 
         return helper.np_dtype_to_tensor_dtype(dtype)
 
     def result(self, node: Node) -> str:
-        """A result in the type of the results."""
+        """Return an output, cast to the dtype of the results."""
         value = self.values[id(node)]
         if node.dtype.kind != "f" or self.precision(node.dtype) == self.dtype:
             return value
         return self.add("Cast", [value], to=self.type_of(self.dtype))
 
     def add(self, kind: str, inputs: list[str], *, output: str | None = None, **attributes: Any) -> str:
-        """Append an operation; the name of its result."""
+        """Append an operation, and return the name of its result."""
         from onnx import helper
 
         name = f"v{len(self.nodes)}" if output is None else output
@@ -112,7 +112,7 @@ class _Writer:
         return name
 
     def constant(self, values: np.ndarray) -> str:
-        """The name of a constant; equal ones are kept once."""
+        """Return the name of a constant. Equal constants are stored once."""
         from onnx import numpy_helper
 
         key = values.dtype.str, values.shape, values.tobytes()
@@ -122,11 +122,11 @@ class _Writer:
         return self._known[key]
 
     def integers(self, values: Any) -> str:
-        """The name of a vector of whole numbers."""
+        """Return the name of a constant vector of integers."""
         return self.constant(np.asarray(values, dtype=np.int64).reshape(-1))
 
     def labels(self, classes: np.ndarray) -> str:
-        """The classes as a constant."""
+        """Store the classes as a constant, and return its name."""
         from onnx import TensorProto, helper
 
         if classes.dtype.kind in "OUS":
@@ -140,7 +140,7 @@ class _Writer:
         return self.constant(kept)
 
     def operation(self, node: Node, read: list[str]) -> str:
-        """Write one operation."""
+        """Write one operation, and return the name of its result."""
         attributes, op = node.attributes, node.op
         if op in _NAMES:
             return self.add(_NAMES[op], read)
@@ -189,7 +189,7 @@ class _Writer:
         return self.constant(np.ones((), self.precision(node.dtype)))
 
     def _expand(self, node: Node, read: list[str]) -> str:
-        """Repeat to a shape, in which a size may be a multiple of the number of rows."""
+        """Broadcast to a shape, in which a size may be a multiple of the number of rows."""
         sizes = [size // ROWS if size % ROWS == 0 else size for size in node.shape]
         if self._n_rows is None:
             self._n_rows = self.add("Shape", ["X"], start=0, end=1)
@@ -200,7 +200,7 @@ class _Writer:
         return self.add("Expand", [*read, self.add("Concat", parts, axis=0)])
 
     def _rfft(self, node: Node, read: list[str]) -> str:
-        """A real Fourier transform as a matrix product."""
+        """Write a real Fourier transform as a matrix product."""
         n = node.inputs[0].shape[-1]
         turns = np.outer(np.arange(n), np.arange(n // 2 + 1)) % n * (2 * np.pi / n)
         matrix = np.stack([np.cos(turns), -np.sin(turns)], axis=-1).reshape(n, -1)
@@ -208,7 +208,7 @@ class _Writer:
         return self.add("Reshape", [product, self.integers(symbolic(node.shape))])
 
     def _irfft(self, node: Node, read: list[str]) -> str:
-        """Its inverse as a matrix product."""
+        """Write an inverse real Fourier transform as a matrix product."""
         n, half = node.shape[-1], node.inputs[0].shape[-2]
         turns = np.outer(np.arange(half), np.arange(n)) % n * (2 * np.pi / n)
         weights = np.where((np.arange(half) == 0) | (2 * np.arange(half) == n), 1.0, 2.0)[:, None] / n

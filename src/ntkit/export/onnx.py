@@ -1,4 +1,4 @@
-"""ONNX files of fitted maps and models."""
+"""Export fitted maps and models to ONNX files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ntkit.export.nodes import OPSET, UNSUPPORTED_WIDE, emit
 from ntkit.export.sample import sample_rows
 from ntkit.graphs import Graph, estimator_graph, precision, run
 
-MARGIN = 0.2  # share of the tolerance that the rounding errors of a faster precision may take
-_LARGEST = 2**31 - 2**24  # bytes of an ONNX file: a protobuf has at most 2 GiB
+MARGIN = 0.2  # share of the tolerance that the rounding errors of a lower precision may use
+_MAX_BYTES = 2**31 - 2**24  # of an ONNX file: a protobuf is limited to 2 GiB
 
 
 class ExportError(TypeError, ValueError):
-    """A model that cannot be exported; the message names the step and the reason."""
+    """Raised for a model that cannot be exported; the message names the step and the reason."""
 
 
 def to_onnx(
@@ -42,33 +42,33 @@ def to_onnx(
     path : str or path
         File to write. An existing file is replaced only when the new one is complete.
     X : array of shape (n, n_features), default=None
-        Some rows on which the file is compared with the model before it is written; None: rows like those of `fit`, as
-        far as the model knows them. A few hundred are enough.
+        Rows used to compare the exported graph with the model before the file is written. A few hundred are enough. By
+        default, rows similar to the training rows are generated from what the model stores.
     dtype : {"float32", "float64"}, default="float32"
-        Type of the input and of the results.
+        Dtype of the input and the results.
     tolerance : float > 0, default=1e-5
-        Largest error of a result on `X`, relative to the largest result. Where rounding in float32 makes no larger one,
-        all operations are in float32, else those that ntkit computes in float64 too.
+        Largest error of a result on `X`, relative to the largest result. If float32 meets it, all operations are in
+        float32. Otherwise, operations that ntkit computes in float64 are in float64.
 
     Raises
     ------
     ExportError
-        If a step has no counterpart in ONNX, or if the results depend on rounding errors by more than the tolerance.
-        Nothing is written.
+        If a step has no counterpart in ONNX, or if rounding errors change the results by more than the tolerance. No
+        file is written.
 
     Notes
     -----
-    The file has the input "X" of shape (n, n_features), or images, for any n; ONNX operator set 18, IR version 9. The
-    outputs are
+    The file uses ONNX operator set 18 and IR version 9. Its input is "X", of shape (n, n_features) or images, for any
+    n. Its outputs are
 
     ============  ==================================================================================================
     transformer   "features", of shape (n, n_components)
     regressor     "prediction", of shape (n,) or (n, n_targets)
-    classifier    "label", of shape (n,), of the type of the classes (text too), and "probabilities", (n, n_classes)
+    classifier    "label", of shape (n,), with the type of the classes (also text), and "probabilities", (n, n_classes)
     ============  ==================================================================================================
 
-    It needs the package onnx (``pip install 'ntkit[onnx]'``), and onnxruntime or another program to run the file. The
-    rows are not checked for NaN and infinity there.
+    This function needs the package onnx (``pip install 'ntkit[onnx]'``). onnxruntime or another program runs the file.
+    It does not check the rows for NaN and infinity.
 
     Examples
     --------
@@ -92,15 +92,15 @@ def to_onnx(
     try:
         graph = estimator_graph(model, "to_onnx")
     except NotExpressibleError as error:
-        raise ExportError(f"ONNX cannot hold this {type(model).__name__}: {error}") from error
+        raise ExportError(f"This {type(model).__name__} cannot be exported to ONNX: {error}") from error
     rows = sample_rows(model, graph) if X is None else _check_sample(model, X, graph)
     chosen = _chosen(graph, model, rows.astype(dtype), tolerance, dtype)
     classes = getattr(_expression.final(model), "classes_", None)
     content = emit(chosen, type(model).__name__, dtype, classes)
-    if len(content) > _LARGEST:
+    if len(content) > _MAX_BYTES:
         raise ExportError(
-            f"ONNX cannot hold this {type(model).__name__}: the file would have {len(content):.1e} bytes, more than 2 "
-            "GiB. Use fewer components or landmarks."
+            f"This {type(model).__name__} cannot be exported to ONNX: the file would have {len(content):.1e} bytes, "
+            "more than 2 GiB. Use fewer components or landmarks."
         )
     with replacing(path) as file:
         file.write(content)
@@ -117,14 +117,14 @@ def _import_onnx() -> Any:
 def _check_sample(model: Any, X: Any, graph: Graph) -> np.ndarray:
     rows = np.asarray(_array.to_numpy(check_data(X, "X", "to_onnx", ndims=(2, 4))))
     if rows.shape[1:] != graph.source.shape[1:]:
-        rule = f"rows of the shape {graph.source.shape[1:]}, as {type(model).__name__} takes them"
+        rule = f"rows of the shape {graph.source.shape[1:]}, as in the fit of {type(model).__name__}"
         raise ValueError(message("to_onnx", "X", rule, X))
     return rows
 
 
 def _chosen(graph: Graph, model: Any, rows: np.ndarray, tolerance: float, dtype: str) -> Graph:
-    """The graph in the lowest precision that is good enough."""
-    # A model makes slightly different things of the same rows in float32 and in float64: either will do.
+    """Return the graph in the lowest precision that meets the tolerance."""
+    # The results of a model differ slightly for float32 and float64 rows: the graph may match either.
     expected = [expected_outputs(model, rows.astype(kind), graph) for kind in dict.fromkeys((dtype, "float64"))]
     errors = []
     for limit, candidate in _candidates(graph, dtype):
@@ -133,16 +133,15 @@ def _chosen(graph: Graph, model: Any, rows: np.ndarray, tolerance: float, dtype:
         errors.append(error)
         if error <= limit * tolerance:
             return candidate
-    least = min(errors)
     raise ExportError(
         f"The results of this {type(model).__name__} depend on rounding errors: another order of sums changes them by "
-        f"{least:.1e} of the largest one, more than the tolerance of {tolerance:.1e}. Fit it on rows in float64 or "
-        "with a larger penalty, or allow a larger tolerance."
+        f"{min(errors):.1e} of the largest result, more than the tolerance of {tolerance:.1e}. Fit it on rows in "
+        "float64 or with a larger penalty, or allow a larger tolerance."
     )
 
 
 def _candidates(graph: Graph, dtype: str) -> Iterator[tuple[float, Graph]]:
-    """Graphs, the fastest first, and the shares of the tolerance that they may use up."""
+    """Yield graphs, fastest first, each with the share of the tolerance that it may use."""
     if dtype == "float32" and precision.cusps(graph):
         yield MARGIN, precision.single_operations(precision.single_after_cusps(graph), UNSUPPORTED_WIDE)
     elif dtype == "float32":
@@ -152,7 +151,7 @@ def _candidates(graph: Graph, dtype: str) -> Iterator[tuple[float, Graph]]:
 
 
 def expected_outputs(model: Any, rows: np.ndarray, graph: Graph) -> dict[str, np.ndarray]:
-    """What the model makes of rows, by the names of the outputs."""
+    """Compute the results of the model itself, by output name."""
     found = {}
     if "features" in graph.outputs:
         found["features"] = np.asarray(model.transform(rows))
@@ -164,7 +163,7 @@ def expected_outputs(model: Any, rows: np.ndarray, graph: Graph) -> dict[str, np
 
 
 def deviation(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
-    """Largest error of a result, relative to the largest result; infinite for NaN."""
+    """Return the largest error of a result, relative to the largest result; infinite for NaN."""
     worst = 0.0
     for name, values in expected.items():
         scale = float(np.abs(values).max(initial=0.0)) or 1.0

@@ -1,4 +1,4 @@
-"""Rows like those that an estimator was fitted on, as far as it knows them."""
+"""Generate rows similar to the training rows of an estimator, from what the estimator stores."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from ntkit import _array, _expression
 from ntkit._random import generator, seed_sequence
 from ntkit.graphs import Graph
 
-N_ROWS = 256
+N_ROWS = 256  # rows on which an exported graph is compared with its model
 
 
 def sample_rows(estimator: Any, graph: Graph) -> np.ndarray:
-    """Some rows, or images, in float64."""
+    """Generate rows or images, in float64.
+
+    Landmarks or training rows that the estimator keeps are mixed in pairs. Without them, rows are normal, with the mean
+    and scale of the first step.
+    """
     rng = generator(seed_sequence(0, owner="to_onnx"), "rows")
     shape = graph.source.shape[1:]
     size = int(np.prod(shape))
@@ -34,7 +38,7 @@ def sample_rows(estimator: Any, graph: Graph) -> np.ndarray:
 
 
 def _first(estimator: Any) -> Any:
-    """The first step that sees rows."""
+    """Return the first step that receives the rows."""
     first = _expression.steps(estimator)[0]
     for name in ("best_estimator_", "features_", "metric_"):
         inner = getattr(first, name, None)
@@ -45,7 +49,7 @@ def _first(estimator: Any) -> Any:
 
 
 def _known_rows(estimator: Any) -> np.ndarray | None:
-    """Rows of the fit that a kernel or a map keeps."""
+    """Return the training rows or landmarks that a kernel or map keeps, or None."""
     steps = _expression.steps(estimator)
     first = steps[0]
     for name in ("best_estimator_", "features_"):

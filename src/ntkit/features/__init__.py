@@ -35,10 +35,10 @@ _MOVED = ("ArcsinhScaler", "ImageStandardizer", "PatchWhitening", "ZCAWhitening"
 
 
 def __getattr__(name: str) -> Any:
-    """Names that have moved to ntkit.preprocessing."""
+    """Return names that have moved to ntkit.preprocessing, with a warning."""
     if name not in _MOVED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    text = f"ntkit.features.{name} is now ntkit.preprocessing.{name}; the old place will go in version 0.3."
+    text = f"ntkit.features.{name} is now ntkit.preprocessing.{name}; the old name will be removed in version 0.3."
     warnings.warn(text, FutureWarning, stacklevel=2)
     from ntkit import preprocessing
 

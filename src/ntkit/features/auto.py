@@ -1,4 +1,4 @@
-"""Front doors: one name per kernel, the map behind it chosen by what was measured."""
+"""Default feature maps: one class per kernel, which picks the approximation method by measured error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NTK: dict[str, Any] = {
     "sketch": NTKSketch,
     "gegenbauer": partial(GegenbauerFeatures, "ntk"),
 }
-_LOW = 5  # columns up to which harmonics have the smallest error
+_GEGENBAUER_MAX_COLUMNS = 5  # "gegenbauer" has the smallest error for the NTK up to this many columns (measured)
 _GAUSSIAN: dict[str, Any] = {
     "gegenbauer": partial(GegenbauerFeatures, "gaussian"),
     "taylor": partial(DotProductSketch, "gaussian"),
@@ -38,22 +38,22 @@ _GAUSSIAN: dict[str, Any] = {
     "fourier": RandomFourierFeatures,
     "fastfood": FastfoodFeatures,
 }
-_TRIED = 300  # rows on which maps of the Gaussian are tried
-_FEW = 16  # columns up to which harmonics are tried
-_MANY = 2048  # columns up to which sketches of Taylor series are tried
-_LARGE = 2**25  # frequencies, all of their coordinates, from which on they are not drawn one by one
+_SAMPLE_ROWS = 300  # number of rows on which methods for the Gaussian kernel are compared
+_TRY_GEGENBAUER = 16  # "gegenbauer" is tried up to this many columns
+_TRY_TAYLOR = 2048  # "taylor" is tried up to this many columns
+_MAX_FREQUENCY_NUMBERS = 2**25  # above this many numbers in all frequencies, use "fastfood", which does not store them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ChosenPlan(Plan):
-    """The map that was chosen, planned, and the constant that is appended to rows before it."""
+    """The chosen map, its plan, and the constant that is appended to rows before the map is applied."""
 
     kernel: KernelSpec
     method: str
     chosen: FeatureMap
     planned: Any
     learned: dict[str, Any]
-    """What the map that was chosen has learned."""
+    """Values that the chosen map has learned."""
     bias: float = 0.0
 
     def matrix(self, X: Array) -> Array:
@@ -62,7 +62,7 @@ class ChosenPlan(Plan):
 
 
 class ChosenDraws(Draws):
-    """The draws of the map that was chosen."""
+    """The draws of the chosen map."""
 
     def __init__(self, draws: Draws, bias: float):
         self.draws, self.bias, self.n_components = draws, bias, draws.n_components
@@ -73,7 +73,7 @@ class ChosenDraws(Draws):
 
 
 class FrontDoor(FeatureMap):
-    """Maps that hand rows on to another."""
+    """Base class of maps that delegate to another map."""
 
     _remade: ClassVar[tuple[str, ...]] = ("method_", "bias_")
 
@@ -88,7 +88,7 @@ class FrontDoor(FeatureMap):
 
     @property
     def map_(self) -> FeatureMap:
-        """The map that was chosen, fitted."""
+        """The chosen map, fitted."""
         draws, plan = self._draws, self._planned
         fitted = clone(plan.chosen)  # type: ignore[attr-defined]
         fitted.set_params(batch_size=self.batch_size, random_state=self.random_state)
@@ -100,30 +100,30 @@ class FrontDoor(FeatureMap):
 
 
 class NTKFeatures(FrontDoor):
-    """Features of the NTK of a fully connected ReLU network, by the map that suits the data.
+    """Features of the NTK of a fully connected ReLU network, by the method that suits the data.
 
-    Z(x)·Z(y) ≈ NTK(x, y) = ‖x‖‖y‖ K_relu^(L)(cos(x, y)) of rows with `bias` appended. ‖Z(x)‖² = (L + 1)‖x‖² but for
-    "gegenbauer", which leaves high degrees out. Scale columns (for example by scikit-learn's ``StandardScaler``)
-    before, as for any kernel.
+    Z(x)·Z(y) ≈ NTK(x, y) = ‖x‖‖y‖ K_relu^(L)(cos(x, y)), where x and y are rows with `bias` appended. All methods have
+    ‖Z(x)‖² = (L + 1)‖x‖² except "gegenbauer", which omits high degrees. Scale the columns first (for example by
+    scikit-learn's ``StandardScaler``), as for any kernel.
 
     Parameters
     ----------
     depth : int
         Number L of ReLU layers.
     n_components : int
-        Number of features. There may be fewer of up to 5 columns.
+        Number of features. With 5 columns or fewer, there may be fewer features.
     method : {"auto", "polynomial", "random", "sketch", "gegenbauer", "gradient"}
-        "auto" picks the map with the smallest relative error by the measurements in ``docs/design/ntk-features.md`` and
-        ``docs/design/zonal.md``: "gegenbauer" for dense rows of up to 5 columns (with that of `bias`), else
-        "polynomial", at every number of features and depth. The methods are :class:`NTKPolynomialSketch`,
-        :class:`NTKRandomFeatures`, :class:`NTKSketch`, :class:`GegenbauerFeatures` and :class:`GradientFeatures` with
-        their defaults.
+        "auto" picks the method with the smallest relative error according to the measurements in
+        ``docs/design/ntk-features.md`` and ``docs/design/zonal.md``: "gegenbauer" for rows of up to 5 columns
+        (including the column of `bias`), otherwise "polynomial", for all `n_components` and depths. The methods are
+        :class:`NTKPolynomialSketch`, :class:`NTKRandomFeatures`, :class:`NTKSketch`, :class:`GegenbauerFeatures` and
+        :class:`GradientFeatures` with their default parameters.
     bias : float ≥ 0 or "auto"
-        Constant appended to every row, so that functions need not be homogeneous in x: the kernel is
-        NTK((x, b), (y, b)), that of a network whose first layer has biases. "auto": √n_features, the norm of
-        a row of standardized columns, which serves tables well.
+        Constant b appended to every row, so that learned functions need not be homogeneous in x. The kernel is
+        NTK((x, b), (y, b)), the NTK of a network whose first layer has biases. "auto": √n_features, the norm of
+        a row of standardized columns, which works well for tables.
     batch_size : int or None
-        Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
+        Number of rows whose intermediate results are held at a time; None: limited by a working-memory budget.
     random_state : None, int, RandomState or Generator
         Draws the map in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size.
 
@@ -132,7 +132,7 @@ class NTKFeatures(FrontDoor):
     method_ : str
         The method used.
     bias_ : float
-        The constant appended; 0: none is.
+        The constant appended to rows; 0: no constant is appended.
     map_ : transformer
         The fitted map.
     n_features_in_ : int
@@ -141,15 +141,16 @@ class NTKFeatures(FrontDoor):
 
     Notes
     -----
-    The features are random and do not look at the data. Theorems 1 and 2 of [1]_: for suitable sizes
-    ``|Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y)`` with probability 1 − δ, with a number of features that is independent of
-    that of the rows. The error of "polynomial" on rows of your own falls like ``n_components^{-1/2}``:
-    :meth:`estimate_error` measures it, :meth:`suggest_n_components` inverts it. A row takes O(p (d log d + m log m))
-    for d columns, m components and degree p ("polynomial" and "sketch"), O(m (d + L m)) by matrix products ("random").
+    The features are random and do not depend on the data. Theorems 1 and 2 of [1]_: for suitable sizes
+    ``|Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y)`` with probability 1 − δ, and the number of features does not depend on the
+    number of rows. The error of "polynomial" on your rows falls like ``n_components^{-1/2}``. :meth:`estimate_error`
+    measures the error; :meth:`suggest_n_components` finds the size for a target error. With d columns, m components and
+    degree p, a row takes O(p (d log d + m log m)) ("polynomial" and "sketch") or O(m (d + L m)) by matrix products
+    ("random").
 
-    Up to some 10 000 rows :class:`~ntkit.KernelRidge` solves with the exact kernel. Where the rows lie near a
+    Below about 10 000 rows, use :class:`~ntkit.KernelRidge` with the exact kernel. If the rows lie near a
     low-dimensional set, :class:`NystroemFeatures` needs fewer features. For convolutions, other activations or biases
-    in all layers there is :class:`NetworkFeatures`.
+    in all layers, use :class:`NetworkFeatures`.
 
     References
     ----------
@@ -197,7 +198,7 @@ class NTKFeatures(FrontDoor):
         bias = float(n_columns) ** 0.5 if isinstance(self.bias, str) else float(self.bias)
         shape = (n_columns + (bias > 0),)
         if method == "auto":
-            method = "gegenbauer" if shape[0] <= _LOW else "polynomial"
+            method = "gegenbauer" if shape[0] <= _GEGENBAUER_MAX_COLUMNS else "polynomial"
         if method == "gradient":
             chosen: Any = GradientFeatures(fully_connected(depth), n_components=m)
         else:
@@ -219,25 +220,26 @@ class NTKFeatures(FrontDoor):
 
 
 class GaussianFeatures(FrontDoor):
-    """Features of the Gaussian kernel exp(−‖x − y‖²/(2ℓ²)), by the map that suits the data.
+    """Features of the Gaussian kernel exp(−‖x − y‖²/(2ℓ²)), by the method that suits the data.
 
-    Scale columns (for example by scikit-learn's ``StandardScaler``) before, as for any kernel, and centre them, which
-    does not change the kernel but makes some maps better.
+    Scale the columns first (for example by scikit-learn's ``StandardScaler``), as for any kernel. Centre them too: this
+    does not change the kernel, but makes some methods more accurate.
 
     Parameters
     ----------
     n_components : int
-        Number of features. There may be fewer of few columns, where fewer hold all of the kernel.
+        Number of features. With few columns there may be fewer features, if these already represent the whole kernel.
     lengthscale : float > 0 or "scale"
-        ℓ; "scale": √(d·Var(X)/2), as :class:`RandomFourierFeatures` has it.
+        ℓ; "scale": √(d·Var(X)/2), as in :class:`RandomFourierFeatures`.
     method : {"auto", "gegenbauer", "taylor", "orthogonal", "fourier", "fastfood"}
-        :class:`GegenbauerFeatures` (nearly exact for few columns), :class:`DotProductSketch` (for norms that are not
-        many length scales), :class:`OrthogonalFourierFeatures`, :class:`RandomFourierFeatures`,
-        :class:`FastfoodFeatures` (for very many columns). "auto" tries those that may be best on 300 of the rows and
-        takes the one with the smallest relative error there: the first up to 16 columns, the second up to 2048, and the
-        third; sparse rows always get "fourier", dense ones with frequencies of more than 2²⁵ numbers "fastfood".
+        :class:`GegenbauerFeatures` (nearly exact for few columns), :class:`DotProductSketch` (for rows whose norms are
+        at most a few length scales), :class:`OrthogonalFourierFeatures`, :class:`RandomFourierFeatures`,
+        :class:`FastfoodFeatures` (for very many columns). "auto" compares methods on 300 of the rows and takes the one
+        with the smallest relative error: "gegenbauer" (up to 16 columns), "taylor" (up to 2048 columns) and
+        "orthogonal". Sparse rows always get "fourier"; dense rows whose frequencies hold more than 2²⁵ numbers get
+        "fastfood".
     batch_size : int or None
-        Most rows to work on at a time; None: as many as suit the cache or the device.
+        Largest number of rows to work on at a time; None: chosen to suit the cache or the device.
     random_state : None, int, RandomState or Generator
         Draws the map in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size.
 
@@ -257,13 +259,13 @@ class GaussianFeatures(FrontDoor):
 
     Notes
     -----
-    Claim 1 of [1]_ for the Fourier methods: on a set of diameter D the error is below ε everywhere with constant
-    probability for O(d ε⁻² log(D/(ℓ ε))) features. The other methods have smaller errors where they suit the rows; see
-    the notes of each map for its guarantee and cost. A row takes O(d m) ("orthogonal", "fourier"), O(m log d)
-    ("fastfood"), O(p (d log d + m log m)) up to degree p ("taylor").
+    Claim 1 of [1]_ holds for the Fourier methods: on a set of diameter D, O(d ε⁻² log(D/(ℓ ε))) features have an error
+    below ε everywhere with constant probability. The other methods have smaller errors where they suit the rows; see
+    the notes of each class for its guarantee and cost. A row takes O(d m) ("orthogonal", "fourier"), O(m log d)
+    ("fastfood") or O(p (d log d + m log m)) up to degree p ("taylor").
 
-    Up to some 10 000 rows :class:`~ntkit.KernelRidge` solves with the exact kernel. :class:`NystroemFeatures` learns
-    from the rows and often needs fewer features, but takes a kernel value for each landmark and O(m²) per row.
+    Below about 10 000 rows, use :class:`~ntkit.KernelRidge` with the exact kernel. :class:`NystroemFeatures` learns
+    from the rows and often needs fewer features, but computes a kernel value for each landmark and takes O(m²) per row.
 
     References
     ----------
@@ -318,7 +320,7 @@ class GaussianFeatures(FrontDoor):
         maps = {other: self._make(other, lengthscale, seed).fit(X) for other in tried}
         errors = {}
         if len(tried) > 1:
-            errors = {key: made.estimate_error(X, n_samples=_TRIED, random_state=0) for key, made in maps.items()}
+            errors = {key: made.estimate_error(X, n_samples=_SAMPLE_ROWS, random_state=0) for key, made in maps.items()}
         method = min(tried, key=lambda other: errors.get(other, 0.0))
         inner = {key: getattr(maps[method], key) for key in maps[method]._learned}
         return {"lengthscale_": lengthscale, "method_": method, "errors_": errors, "_inner": inner}
@@ -334,12 +336,13 @@ class GaussianFeatures(FrontDoor):
         return ChosenPlan(shape=shape, kernel=kernel, method=method, chosen=chosen, planned=planned, learned=inner)
 
     def _candidates(self, n_columns: int, n_components: int) -> list[str]:
-        """Methods that may be best for rows of this kind."""
+        """Return the methods that "auto" compares."""
         if self._sparse:
             return ["fourier"]
-        if n_columns * n_components > 2 * _LARGE:
+        if n_columns * n_components > 2 * _MAX_FREQUENCY_NUMBERS:  # a frequency makes two components
             return ["fastfood"]
-        return ["gegenbauer"] * (n_columns <= _FEW) + ["taylor"] * (n_columns <= _MANY) + ["orthogonal"]
+        few = ["gegenbauer"] * (n_columns <= _TRY_GEGENBAUER) + ["taylor"] * (n_columns <= _TRY_TAYLOR)
+        return [*few, "orthogonal"]
 
     def _make(self, method: str, lengthscale: float, seed: Any) -> Any:
         return _GAUSSIAN[method](
@@ -362,7 +365,7 @@ def _check_bias(bias: Any, owner: str) -> None:
 
 
 def with_constant(X: Array, value: float) -> Array:
-    """Append a column with a constant to rows; none if it is 0."""
+    """Append a constant column to rows, unless the constant is 0."""
     if value == 0.0:
         return X
     if _array.is_sparse(X):

@@ -1,9 +1,9 @@
-"""What all feature maps share: plan → draws → run.
+"""Base class of all feature maps: plan → draws → run.
 
-`fit` checks the parameters, learns what the map has to know of the rows and settles it in a *plan* (sizes, the kernel;
-small and frozen). The plan and a seed give the *draws*, which `transform` runs on rows. All that is not the plan or the
-draws of one map is written here, once: fit that works or changes nothing, transform for all kinds of rows, pickles
-without draws, error estimates.
+`fit` checks the parameters, learns from the rows what the map needs, and makes a *plan*: a small frozen object with
+the sizes and the kernel. The plan and a seed determine the *draws*, which `transform` applies to rows. This module
+holds the code that all maps share: `fit` that either succeeds or changes nothing, `transform` for all kinds of rows,
+pickles without draws, and error estimates.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import free_memory
 from ntkit._deprecated import OldSpellings
-from ntkit._estimator import AllOrNothing, OfRows
+from ntkit._estimator import AllOrNothing, RowInput
 from ntkit._images import check_image_shape
 from ntkit._random import RandomState, seed_sequence
 from ntkit._state import (
@@ -48,9 +48,9 @@ from ntkit.kernels import KernelSpec
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
-    """All that a map is made of but its seed: the shape of a row, (features,) or (height, width, channels), and sizes.
+    """A map without its seed: sizes, the kernel, and the shape of a row, (features,) or (height, width, channels).
 
-    It holds copies of parameters, so that changing these after `fit` changes nothing.
+    It holds copies of the parameters, so changing the parameters after `fit` does not affect the fitted map.
     """
 
     shape: tuple[int, ...]
@@ -59,39 +59,39 @@ class Plan:
 
     @property
     def n_features(self) -> int:
-        """Numbers in a row."""
+        """Number of entries in a row."""
         return int(np.prod(self.shape))
 
     def matrix(self, X: Array) -> Array:
-        """Exact kernel matrix of some rows."""
+        """Compute the exact kernel matrix of the rows of X."""
         assert self.kernel is not None
         return self.kernel.matrix(X)
 
 
-BYTES_PER_COMPONENT = 64  # at least, while a map is planned and some features are computed
+BYTES_PER_COMPONENT = 64  # memory needed to plan a map and compute a few features, at least
 
 
 class OtherDrawsError(ValueError):
-    """A map whose features are not those that it had when it was saved."""
+    """The features of a loaded map differ from the features that it had when it was saved."""
 
 
 class FeatureMap(
-    Declared, OldSpellings, AllOrNothing, OfRows, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
+    Declared, OldSpellings, AllOrNothing, RowInput, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator
 ):
-    """Base class: rows in (NumPy, pandas, SciPy sparse, torch, Dask), features of the same library out.
+    """Base class: takes rows (NumPy, pandas, SciPy sparse, torch, Dask), returns features of the same library.
 
-    A map has `_plan`, `_draw` and, if it looks at rows, `_learn`.
+    Subclasses define `_plan`, `_draw` and, if they learn from the rows, `_learn`.
     """
 
     n_components: int | None
     random_state: RandomState
     batch_size: int | None
     _on_resizing: ClassVar[dict[str, Any]] = {}
-    """Parameters to set where another `n_components` is tried."""
+    """Other parameters that :meth:`resized` sets along with `n_components`."""
     learns_from_rows: ClassVar[bool] = False
-    """Whether features are better on the rows of `fit` than on others."""
+    """Whether the features are more accurate on the rows of `fit` than on other rows."""
     _learned: ClassVar[dict[str, Field]] = {}
-    """What `_learn` returns; with the parameters and the seed it makes the map again."""
+    """The values that `_learn` returns. Together with the parameters and the seed they determine the map."""
     _state: ClassVar[dict[str, Any]] = {
         **COLUMNS,
         "image_shape_": Optional(Many(Integer(1), 3)),
@@ -110,35 +110,35 @@ class FeatureMap(
         super().__init_subclass__(**kwargs)
 
     def _learn(self, X: Array, seed: np.random.SeedSequence) -> dict[str, Any]:  # noqa: ARG002
-        """What the map has to know of the rows of `fit`; these become fitted attributes."""
+        """Return what the map needs to know about the rows of `fit`; the values become fitted attributes."""
         return {}
 
     @abstractmethod
     def _plan(self, shape: tuple[int, ...], learned: dict[str, Any]) -> Any:
-        """Check the parameters; return the plan for rows of a shape."""
+        """Check the parameters and return the plan for rows of the given shape."""
 
     @abstractmethod
     def _draw(self, plan: Any, seed: np.random.SeedSequence) -> Draws:
-        """Make the draws of a plan; no parameter may be read here."""
+        """Make the draws of a plan. It must not read any parameter: they may have changed since `fit`."""
 
     def _draw_bytes(self, plan: Any) -> int:
-        """Bound for the memory that `_draw` takes: by default that of all laws in the plan."""
+        """Return an upper bound on the bytes that `_draw` takes; by default the sum over all laws in the plan."""
         return draw_bytes(plan)
 
     def _describe(self, plan: Any, draws: Any) -> dict[str, Any]:  # noqa: ARG002
-        """Fitted attributes that tell users what was planned; to be listed in `_remade`."""
+        """Return fitted attributes that tell users what was planned; their names must be listed in `_remade`."""
         return {}
 
     @final
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
-        """Draw the map for rows like those of X.
+        """Draw the map for rows of the shape of X.
 
         Parameters
         ----------
         X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features), or \
                 images of shape (n_samples, height, width, channels) for maps that take them
-            Maps that learn from the rows (see the fitted attributes) see the first block of a Dask collection. To all
-            others only the shape of a row matters.
+            Maps that learn from the rows (see the fitted attributes) use the first block of a Dask collection. All
+            other maps only use the shape of a row.
         y : ignored
 
         Returns
@@ -154,22 +154,22 @@ class FeatureMap(
         return self
 
     def _settle(self, shape: tuple[int, ...], learned: dict[str, Any], seed: np.random.SeedSequence) -> None:
-        """Plan and draw, from what `fit` or a file knows."""
+        """Plan and draw the map from learned values, which come from `fit` or from a file."""
         plan = self._plan(shape, learned)
         needed = self._draw_bytes(plan)
         reserve(needed, f"Drawing {type(self).__name__}")
-        if needed > 4 * max(free_memory(), SOME_MEMORY):  # it is a bound, which maps need not reach
+        if needed > 4 * max(free_memory(), ASSUMED_FREE):  # an upper bound, which maps often stay well below
             raise MemoryError(
-                f"There is no memory to draw {type(self).__name__}, which takes up to {float(needed):.1e} bytes. Its "
-                "n_components, width or degrees must be smaller."
+                f"There is not enough memory to draw {type(self).__name__}: it takes up to {float(needed):.1e} bytes. "
+                "Reduce its n_components, width or degrees."
             )
-        for name in self._learned:  # some are learned of some kernels only
+        for name in self._learned:  # some values are learned for some kernels only
             self.__dict__.pop(name, None)
         self.__dict__.update({name: learned[name] for name in self._learned if name in learned})
         self._use(plan, seed, self._draw(plan, seed))
 
     def _use(self, plan: Plan, seed: np.random.SeedSequence, draws: Draws) -> None:
-        """Become the fitted map of a plan, a seed and the draws that they give."""
+        """Become the fitted map given by a plan, a seed and their draws."""
         self._planned, self._seed, self._drawn = plan, seed, draws
         self._n_features_out = draws.n_components
         self.__dict__.update(self._describe(plan, draws))
@@ -186,8 +186,9 @@ class FeatureMap(
         Returns
         -------
         array of shape (n_samples, n_components)
-            A torch tensor on the device of X if X is one, a Dask array with the row chunks of X if X is a Dask array
-            or data frame, else a NumPy array; float32 for float32. Tensors that require gradients keep them.
+            A torch tensor on the device of X if X is a tensor, a Dask array with the row chunks of X if X is a Dask
+            array or data frame, otherwise a NumPy array. float32 rows give float32 features. If X requires gradients,
+            so do the features.
         """
         if _array.is_dask(X):
             from ntkit.distributed import map_rows
@@ -195,14 +196,16 @@ class FeatureMap(
             check_is_fitted(self)
             return map_rows(self.transform, X, n_columns=self._n_features_out)
         X = self._check_rows(X, reset=False)
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow raises an error below
             Z = self._run(X)
-        if Z.shape[0] * Z.shape[1] <= FEW_NUMBERS or not self._is_ordinary(X):
+        if Z.shape[0] * Z.shape[1] <= ALWAYS_CHECKED or not self._is_ordinary(X):
             check_overflow(Z, X, type(self).__name__)
         return Z
 
     def expression(self, X: Array) -> Array:
-        """The features as one expression of array operations, without checks, for torch to differentiate or to trace.
+        """Compute the features as one expression of array operations, so that torch can differentiate or trace it.
+
+        X is not validated.
 
         Parameters
         ----------
@@ -213,16 +216,16 @@ class FeatureMap(
         return self._draws.run(_array.namespace(X).reshape(X, (-1, *shape)))
 
     def _is_ordinary(self, X: Array) -> bool:
-        """Whether rows are far from sizes at which features overflow, which is cheaper to tell than by the features.
+        """Return whether the entries of X are so small that features cannot overflow; cheaper than checking features.
 
-        Where rows of entries of about 10⁶ have finite features, rows of entries up to 10³ have: sums of d products
-        differ by a factor of √d at most, but for directions nearly orthogonal to all of three random rows.
+        If three random rows with entries of about 10⁶ have finite features, then so do rows with entries up to 10³:
+        sums of d products differ by a factor of at most √d, except for directions nearly orthogonal to all three rows.
         """
-        if self.learns_from_rows or is_half(X.dtype) or _array.largest(X) > ORDINARY:
+        if self.learns_from_rows or is_half(X.dtype) or _array.largest(X) > ORDINARY_ENTRY:
             return False
         known, key = vars(self._draws).setdefault("ordinary", {}), str(X.dtype)
         if key not in known:
-            norm = 1e3 * ORDINARY * self.n_features_in_**0.5
+            norm = 1e3 * ORDINARY_ENTRY * self.n_features_in_**0.5
             rows = _some_rows(self.n_features_in_, sparse=_array.is_sparse(X), norm=norm)
             rows = rows.astype(np.float32 if "float32" in key else np.float64)
             with np.errstate(all="ignore"):
@@ -230,28 +233,28 @@ class FeatureMap(
         return known[key]
 
     def _check_batch_size(self) -> int | None:
-        """Raise unless it is one; it can be set between fit and transform."""
+        """Validate `batch_size` here too, because it can be set between fit and transform."""
         if self.batch_size is None:
             return None
         return check_int(self.batch_size, "batch_size", type(self).__name__, minimum=1)
 
     def _run(self, X: Array) -> Array:
-        """The features of rows that have been checked."""
+        """Compute the features of validated rows."""
         batch_size = self._check_batch_size()
         progress = type(self).__name__ if getattr(self, "progress", False) else None
         return self._draws.run(X, batch_size=batch_size, progress=progress)
 
     @property
     def _draws(self) -> Any:
-        """The draws, made again after a pickle; processes that unpickle a map many times draw once."""
+        """The draws. An unpickled map draws them again; a process that unpickles it many times draws only once."""
         if "_drawn" not in self.__dict__:
             if "_planned" not in self.__dict__:
                 raise AttributeError(f"{type(self).__name__} is not fitted yet.")
-            self._drawn = _again(self)
+            self._drawn = _redraw(self)
         return self._drawn
 
     def _file_state(self) -> dict[str, Any]:
-        """Values for a file, after a check that these and the parameters make the same map again."""
+        """Return the values for a file, after checking that they and the parameters reproduce the map."""
         again = type(self)(**self.get_params(deep=False))
         again.__dict__.update(super()._file_state(), _fingerprint=self._some_features())
         state = super(FeatureMap, again)._file_state()
@@ -259,13 +262,13 @@ class FeatureMap(
             again._check_state(2**62, tolerance=1e-9)
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"a {type(self).__name__} has other parameters than when it was fitted, and could not be loaded again "
-                f"({str(error).rstrip('.')}). Fit it again, or set them back."
+                f"a {type(self).__name__} has other parameters than when it was fitted, so it could not be loaded "
+                f"again ({str(error).rstrip('.')}). Fit it again or restore the parameters."
             ) from error
         return state
 
     def _check_state(self, limit: int, *, tolerance: float = 1e-3) -> None:
-        """Make the map of a file again, and check that its features are those that it had."""
+        """Reproduce the map of a file, and check that its features are the features that were saved."""
         saved, size = self.__dict__.pop("_fingerprint", None), self._n_features_out
         reserve((32 if self._sparse else 100) * self.n_features_in_, f"Rows of {self.n_features_in_} columns")
         self._check_sizes(limit)
@@ -273,47 +276,53 @@ class FeatureMap(
         given = check_image_shape(getattr(self, "image_shape", None), type(self).__name__)
         fits = int(np.prod(shape)) == self.n_features_in_ and given in (None, shape)
         if not fits or (self._sparse and len(shape) > 1):
-            raise ValueError(f"{type(self).__name__} has images of the shape {shape}, which does not fit")
+            raise ValueError(
+                f"The images of {type(self).__name__} have the shape {shape}, which does not match its other values"
+            )
         if "image_shape_" in self.__dict__:
             self.image_shape_ = shape
         self._remake(shape)
         if self._n_features_out != size or saved is None:
-            raise OtherDrawsError(f"{type(self).__name__} has {self._n_features_out} components, not {size}.")
+            raise OtherDrawsError(
+                f"{type(self).__name__} has {self._n_features_out} components; when it was saved, it had {size}."
+            )
         found = self._some_features()
         scale = np.abs(found).max(axis=1, keepdims=True, initial=0.0, where=np.isfinite(found))
         if found.shape != saved.shape or not np.isclose(found, saved, 0, tolerance * scale, equal_nan=True).all():
-            raise OtherDrawsError(f"The features of {type(self).__name__} are not those that it had when it was saved.")
+            raise OtherDrawsError(
+                f"The features of {type(self).__name__} are not the features that it had when it was saved."
+            )
 
     def _remake(self, shape: tuple[int, ...]) -> None:
-        """Plan and draw from what a file has."""
+        """Plan and draw the map from the values of a file."""
         self._settle(shape, {name: vars(self)[name] for name in self._learned if name in vars(self)}, self._seed)
 
     def _check_memory(self) -> None:
-        """Raise for parameters for which there is no memory, before any of it is used."""
-        free = max(free_memory(), SOME_MEMORY)
+        """Raise before anything is allocated if the parameters need more memory than is free."""
+        free = max(free_memory(), ASSUMED_FREE)
         try:
-            self._check_sizes(free, BYTES_TO_DRAW)
+            self._check_sizes(free, DRAW_BYTES_PER_COMPONENT)
         except MemoryLimitError as error:
             raise MemoryError(
-                f"There is no memory for {error}: it must be at most {free // BYTES_TO_DRAW}. Got {free:.1e} bytes "
-                "that are free."
+                f"There is not enough memory for {error}: it must be at most {free // DRAW_BYTES_PER_COMPONENT}, as "
+                f"{free:.1e} bytes are free."
             ) from None
 
     def _check_sizes(self, limit: int, per_component: int = BYTES_PER_COMPONENT) -> None:
-        """Raise for parameters with which even planning would take too much memory or time."""
+        """Raise if the parameters are so large that even planning would take too much memory or time."""
         self._check_batch_size()
         for name, value in self.get_params(deep=False).items():
             for key, number in value.items() if isinstance(value, dict) else [(name, value)]:
                 if not isinstance(number, int) or key in ("random_state", "batch_size"):
                     continue
                 if not str(key).endswith(("components", "width", "projection")):
-                    check_int(int(number), str(key), type(self).__name__, maximum=LARGEST_COUNT)
+                    check_int(int(number), str(key), type(self).__name__, maximum=MAX_COUNT)
                 elif number > limit // per_component:
                     raise MemoryLimitError(f"{key}={number} of {type(self).__name__}")
 
     def _some_features(self) -> np.ndarray:
-        """A fingerprint: some features of some rows, (3, 16) or fewer."""
-        # Not the parameters, which may have changed.
+        """Compute a fingerprint of the map: up to 16 features of three fixed rows."""
+        # Fitted values and not parameters, which may have changed since `fit`.
         size = getattr(self, "lengthscale_", 1.0) / (getattr(self._planned, "gamma", 1.0) ** 0.5 or 1.0)
         X = _some_rows(self.n_features_in_, sparse=self._sparse, norm=size)
         X = X.reshape(3, *self.image_shape_) if hasattr(self, "image_shape_") else X
@@ -325,13 +334,14 @@ class FeatureMap(
             return np.asarray(self._run(X), dtype=np.float64)[:, chosen]
 
     def estimate_error(self, X: Any, *, n_samples: int = 1000, random_state: RandomState = None) -> float:
-        """Estimate the relative error of this fitted map on your own rows: ‖Z Zᵀ − K‖_F / ‖K‖_F on a sample of them.
+        """Estimate the relative error of this fitted map on your rows: ‖Z Zᵀ − K‖_F / ‖K‖_F on a sample of rows.
 
         Parameters
         ----------
         X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features)
         n_samples : int, default=1000
-            Rows drawn from X, without replacement; all if X has no more. The exact kernel of these is computed.
+            Number of rows drawn from X without replacement; all rows if X has fewer. The exact kernel matrix of the
+            sample is computed.
         random_state : None, int, RandomState or Generator
             Draws the sample.
 
@@ -361,21 +371,21 @@ class FeatureMap(
         maximum: int = 65536,
         random_state: RandomState = 0,
     ) -> int:
-        """Find how many components bring the relative error on your own rows below a target.
+        """Find the number of components that brings the relative error on your rows below a target.
 
-        Copies of this map with 32, 64, 128, … components, five each, are tried on a sample of X until the error (see
-        :meth:`estimate_error`) is below the target. The result is interpolated between the last two sizes, as if the
-        error fell as a power of n_components. Maps that choose landmarks among rows are fitted on other rows than
-        those that the error is measured on. This map is left as it is, and need not be fitted.
+        Copies of this map with 32, 64, 128, … components, five of each size, are tried on a sample of X until the error
+        (see :meth:`estimate_error`) is below the target. The result is interpolated between the last two sizes,
+        assuming that the error falls as a power of n_components. Maps that choose landmarks among rows are fitted on
+        other rows than the rows used to measure the error. This map is not changed and need not be fitted.
 
         Parameters
         ----------
         X : array, data frame, sparse matrix or torch tensor of shape (n_rows, n_features)
         target_error : float > 0
         n_samples : int, default=500
-            Rows drawn from X to measure the error on.
+            Number of rows drawn from X to measure the error.
         maximum : int, default=65536
-            Most components to try.
+            Largest number of components to try.
         random_state : None, int, RandomState or Generator, default=0
             Draws the sample and the maps tried.
 
@@ -386,7 +396,7 @@ class FeatureMap(
         Raises
         ------
         ValueError
-            If `maximum` components are too few; the message says which error they reach.
+            If `maximum` components do not reach the target; the message gives the error that they reach.
 
         Examples
         --------
@@ -420,7 +430,7 @@ class FeatureMap(
         return clone(self).set_params(n_components=n_components, random_state=random_state, **self._on_resizing)
 
     def exact_kernel(self, X: Any) -> Array:
-        """Exact kernel matrix of some rows, which the features of this fitted map approximate.
+        """Compute the exact kernel matrix of the rows of X, which the features of this fitted map approximate.
 
         Parameters
         ----------
@@ -448,13 +458,13 @@ class FeatureMap(
         return tags
 
 
-_KEPT = 4  # maps whose draws a process keeps after unpickling
+_KEPT = 4  # number of unpickled maps whose draws a process keeps
 _kept: OrderedDict[bytes, Draws] = OrderedDict()
 _lock = Lock()
 
 
 def _forget_lock() -> None:
-    """Start anew in a forked process: a thread of its parent may hold the lock, and is not there to give it back."""
+    """Make a new lock in a forked process: a thread of the parent may hold the old lock and never release it here."""
     global _lock
     _lock = Lock()
 
@@ -463,12 +473,12 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_lock)
 
 
-def _again(feature_map: FeatureMap) -> Draws:
-    """Draws of a map from a pickle; those of the last few maps are kept, as Dask unpickles maps for every task."""
+def _redraw(feature_map: FeatureMap) -> Draws:
+    """Return the draws of an unpickled map. The last few are cached, because Dask unpickles maps for every task."""
     plan, seed = feature_map._planned, feature_map._seed
     try:
         key = hashlib.sha256(pickle.dumps((type(feature_map), plan, seed))).digest()
-    except Exception:  # a kernel that no pickle takes: then it was copied, and is drawn for this copy
+    except Exception:  # the kernel cannot be pickled: the map was copied instead, and each copy draws for itself
         return feature_map._draw(plan, seed)
     with _lock:
         draws = _kept.pop(key, None)
@@ -478,15 +488,15 @@ def _again(feature_map: FeatureMap) -> Draws:
         return _kept[key]
 
 
-SOME_MEMORY = 2**33  # bytes that are not denied to anyone: not all systems tell what is free
-BYTES_TO_DRAW = 1024  # at least, for a component while a map is drawn and applied to a few rows
-FEW_NUMBERS = 2**16  # features that are looked at one by one, as that takes less time than to ask anything else
-ORDINARY = 1e3  # size of entries of rows for which features seldom overflow
-LARGEST_COUNT = 4096  # depth, degree and other parameters of a map in a file whose work grows with them
+ASSUMED_FREE = 2**33  # bytes assumed to be free even if the system reports less: not all systems report free memory
+DRAW_BYTES_PER_COMPONENT = 1024  # memory needed to draw a map and apply it to a few rows, at least
+ALWAYS_CHECKED = 2**16  # up to this many features, checking all of them for overflow is cheaper than anything else
+ORDINARY_ENTRY = 1e3  # largest entry of rows whose features are assumed not to overflow
+MAX_COUNT = 4096  # largest depth, degree or similar count; it bounds the work that a parameter in a file can cause
 
 
 def draw_bytes(part: Any) -> int:
-    """Bound for the memory that the laws in a plan take when they are drawn."""
+    """Return an upper bound on the bytes that the laws in a plan take when they are drawn."""
     if hasattr(part, "draw_bytes"):
         return part.draw_bytes()
     if isinstance(part, list | tuple):
@@ -495,7 +505,7 @@ def draw_bytes(part: Any) -> int:
 
 
 def _some_rows(n_features: int, *, sparse: bool, norm: float) -> Any:
-    """Three rows of a norm, the same everywhere; at most 1024 entries of sparse ones are not 0."""
+    """Return three fixed rows of the given norm; sparse rows have at most 1024 nonzero entries."""
     columns = np.arange(n_features)
     if sparse:
         columns = np.unique(np.linspace(0, n_features - 1, min(n_features, 1024)).astype(np.int64))

@@ -1,8 +1,8 @@
-"""Random directions: the only code that draws Gaussian, orthogonal and structured ones.
+"""Random directions: Gaussian, orthogonal and structured. No other module draws them.
 
-All laws give rows w with E w wᵀ = I whose direction w/‖w‖ is exactly uniform on the sphere, for every single row. So
-features of homogeneous activations, and of any with Gaussian norms, are unbiased for all rows, sparse ones too. The
-laws differ in how the rows depend on each other.
+In all laws each row w has E w wᵀ = I, and its direction w/‖w‖ is exactly uniform on the sphere. So features of
+homogeneous activations are unbiased for all data, sparse data too; with Gaussian norms this holds for all activations.
+The laws differ in how the rows depend on each other.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from ntkit.programs import array_api, power_of_two
 
 Law: TypeAlias = Literal["hadamard", "orthogonal", "gaussian", "leverage"]
 LAWS: tuple[str, ...] = get_args(Law)
-_WHOLE = 1024  # features up to which all directions of an orthogonal block are orthogonal to each other
-_BLOCK = 256  # directions of a block beyond that: the time of a QR decomposition grows with its square
-_SMALL = 256  # features up to which orthonormal blocks come from LAPACK's QR, several at a time
+_FULL_BLOCK_FEATURES = 1024  # up to this many features d, orthogonal blocks have d directions
+_BLOCK = 256  # directions per block above that: the time of a QR decomposition grows with the square of this number
+_LAPACK_FEATURES = 256  # up to this many features, orthonormal blocks come from LAPACK's QR, several at a time
 
 
 @dataclass(frozen=True)
 class Directions:
-    """Law of a matrix of `size` random rows of `n_features` numbers; :meth:`sample` draws it, as float32.
+    """Law of a random matrix with `size` rows and `n_features` columns; :meth:`sample` draws it, as float32.
 
-    "gaussian": independent, N(0, I). "leverage": √d times uniform directions, the leverage-score law of Eq. 15 of [1]_
-    (density ∝ ‖w‖² e^{−‖w‖²/2}, of which features use the direction only), drawn directly or with
-    ``sampler="gibbs"`` by its Algorithm 3. "orthogonal": √d times Haar-distributed orthonormal rows, in independent
-    blocks of d (of 256 where d > 1024). "hadamard": orthogonal in blocks of n, the power of two ≥ d, each a random
-    rotation made of n log n numbers (:func:`random_rotations`) times a Hadamard matrix with random signs, of
-    which the first d columns are kept. It is drawn in a small part of the time, with the same variance.
+    * "gaussian": independent N(0, I) rows.
+    * "leverage": √d times uniform directions. This is the leverage-score law of Eq. 15 of [1]_, with density
+      ∝ ‖w‖² e^{−‖w‖²/2}; features only use the direction. It is drawn directly, or by Algorithm 3 of [1]_ with
+      ``sampler="gibbs"``.
+    * "orthogonal": √d times Haar-distributed orthonormal rows, in independent blocks of d rows (256 rows if d > 1024).
+    * "hadamard": orthogonal in blocks of n rows, n the power of two ≥ d. A block is a random rotation made from
+      n log n numbers (:func:`random_rotations`) times a Hadamard matrix with random signs; its first d columns are
+      kept. It is much faster to draw than "orthogonal" and has the same variance.
 
-    With `gaussian_norms` rows get the norms of Gaussian ones, which matter to activations that are not homogeneous.
+    With `gaussian_norms` rows get the norms of Gaussian vectors, which matter for activations that are not homogeneous.
 
     .. [1] Zandieh et al., "Scaling Neural Tangent Kernels via Sketching and Random Features", NeurIPS 2021.
     """
@@ -48,16 +50,17 @@ class Directions:
     sweeps: int = 1
 
     def draw_bytes(self) -> int:
-        """Bound for the memory that `sample` takes: the result, and the blocks that threads draw.
+        """Return an upper bound on the bytes that `sample` takes: the result and the blocks that threads draw.
 
-        Gibbs sampling takes 2 µs for a number in each sweep, in which 256 bytes could be filled.
+        The time of Gibbs sampling counts as memory: 2 µs per number and sweep, enough to fill 256 bytes.
         """
-        n = {"hadamard": power_of_two(self.n_features), "orthogonal": min(self.n_features, _WHOLE)}.get(self.law, 1)
+        rows = {"hadamard": power_of_two(self.n_features), "orthogonal": min(self.n_features, _FULL_BLOCK_FEATURES)}
+        n = rows.get(self.law, 1)
         block = max(n, _BLOCK)
         n_blocks = min(count_threads(), -(-self.size // block))
         n_sweeps = self.sweeps if self.sampler == "gibbs" else 0
-        each = 32 + 256 * n_sweeps
-        return each * self.n_features * self.size + 32 * n_blocks * block * max(n, self.n_features)
+        bytes_per_number = 32 + 256 * n_sweeps
+        return bytes_per_number * self.n_features * self.size + 32 * n_blocks * block * max(n, self.n_features)
 
     def sample(self, seed: np.random.SeedSequence) -> np.ndarray:
         """Draw the matrix, (size, n_features)."""
@@ -78,15 +81,15 @@ class Directions:
 
 
 def random_rotations(rng: np.random.Generator, count: int, n: int) -> np.ndarray:
-    """Orthogonal matrices of order n, a power of two, with rows that are uniform on the sphere; n log₂ n draws each.
+    """Draw `count` orthogonal matrices of order n, a power of two, from n log₂ n random numbers each.
 
-    With rotations A, B of order s and angles θ_i, one of order 2s has the rows
+    Every row is uniform on the sphere. Rotations A, B of order s and angles θ_i make a rotation of order 2s with rows
 
         (cos θ_i a_i, sin θ_i b_i)   and   (−sin θ_i a_i, cos θ_i b_i).
 
-    The squared norm of one half of a uniform vector of 2s numbers has the law Beta(s/2, s/2), and its halves have
-    uniform directions: with cos²θ_i of that law, and signs, the rows are uniform if those of A and B are. They are
-    orthonormal, but not jointly Haar-distributed.
+    For a uniform vector of length 2s, the squared norm of one half has the law Beta(s/2, s/2), and both halves have
+    uniform directions. So if cos²θ_i has this law, with random signs, and the rows of A and B are uniform, then the new
+    rows are uniform too. They are orthonormal, but not jointly Haar-distributed.
     """
     out = 1.0 - 2.0 * rng.integers(0, 2, (count * n, 1, 1))  # matrices of order 1
     size = 1
@@ -102,7 +105,7 @@ def random_rotations(rng: np.random.Generator, count: int, n: int) -> np.ndarray
 
 
 def _hadamard(seed: np.random.SeedSequence, n_features: int, size: int) -> np.ndarray:
-    """Blocks Q H D of order n, Q a random rotation and D random signs, and the first columns of them."""
+    """Draw blocks Q H D of order n, with a random rotation Q and random signs D, and keep their first columns."""
     n = power_of_two(n_features)
 
     def block(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -114,8 +117,8 @@ def _hadamard(seed: np.random.SeedSequence, n_features: int, size: int) -> np.nd
 
 
 def _orthogonal(seed: np.random.SeedSequence, n_features: int, size: int) -> np.ndarray:
-    """Blocks of Haar-distributed orthonormal rows, times √d."""
-    n = n_features if n_features <= _WHOLE else _BLOCK
+    """Draw blocks of Haar-distributed orthonormal rows, times √d."""
+    n = n_features if n_features <= _FULL_BLOCK_FEATURES else _BLOCK
     return _in_blocks(seed, n_features, size, n, lambda rng, count: n_features**0.5 * haar(rng, n_features, (count, n)))
 
 
@@ -126,7 +129,7 @@ def _in_blocks(
     n: int,
     block: Callable[[np.random.Generator, int], np.ndarray],
 ) -> np.ndarray:
-    """Independent blocks of n rows, as float32; a task draws a few small ones or a large one."""
+    """Draw independent blocks of n rows, as float32; one task draws a large block or several small ones."""
     at_once = max(_BLOCK // n, 1)
     out = np.empty((size, n_features), np.float32)
 
@@ -135,19 +138,22 @@ def _in_blocks(
         rows = block(generator(seed, "block", start // n), -(-(stop - start) // n))
         out[start:stop] = rows.reshape(-1, n_features)[: stop - start]
 
-    # Each on its own thread: QR on several threads waits for all of them at every column.
+    # One thread per task: a QR decomposition on several threads synchronizes them at every column.
     run_on_threads(draw, range(0, size, at_once * n))
     return out
 
 
 def with_gaussian_norms(w: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Rows with the norms of Gaussian vectors."""
+    """Scale rows to the norms of Gaussian vectors."""
     lengths = np.sqrt(rng.chisquare(w.shape[1], len(w)))
     return (w * (lengths / np.linalg.norm(w, axis=1))[:, None]).astype(np.float32)
 
 
 def uniform(seed: np.random.SeedSequence, n_features: int, size: int, *, orthogonal: bool) -> np.ndarray:
-    """Uniform unit vectors in columns, (d, size), in float64; orthonormal in blocks of d (256 at most) if asked for."""
+    """Draw uniform unit vectors as columns, (d, size), in float64.
+
+    If `orthogonal`, they are orthonormal in blocks of min(d, 256).
+    """
     if not orthogonal:
         w = generator(seed, "directions").standard_normal((size, n_features))
         return np.ascontiguousarray((w / np.linalg.norm(w, axis=1, keepdims=True)).T)
@@ -157,14 +163,14 @@ def uniform(seed: np.random.SeedSequence, n_features: int, size: int, *, orthogo
 
 
 def orthonormal_rows(seed: np.random.SeedSequence, n_features: int, size: int) -> np.ndarray:
-    """Rows that are orthonormal and Haar-distributed in blocks of d, in float64, (size, d)."""
+    """Draw rows that are orthonormal and Haar-distributed in blocks of d, in float64, (size, d)."""
     rows = np.empty((size, n_features))
-    at_once = n_features * max(_SMALL // n_features, 1)
+    at_once = n_features * max(_LAPACK_FEATURES // n_features, 1)
 
     def draw(start: int) -> None:
         block = rows[start : start + at_once]
         rng = generator(seed, start // at_once)
-        if n_features > _SMALL:
+        if n_features > _LAPACK_FEATURES:
             orthonormalize(rng.standard_normal(out=block))
         else:
             count = -(-len(block) // n_features)
@@ -175,25 +181,26 @@ def orthonormal_rows(seed: np.random.SeedSequence, n_features: int, size: int) -
 
 
 def orthonormalize(rows: np.ndarray) -> None:
-    """Make Gaussian rows, no more than they have columns, orthonormal, uniformly distributed.
+    """Orthonormalize Gaussian rows in place; the result is Haar-distributed. There must be no more rows than columns.
 
-    Gram–Schmidt, which is QR with a positive diagonal of R. A panel takes up to half of the dimensions
-    left, so its Gram matrix is well conditioned, and Cholesky's factor of it, all in matrix products, is exact enough.
+    This is Gram–Schmidt, which equals QR with a positive diagonal of R. A panel takes up to half of the remaining
+    dimensions. So its Gram matrix is well conditioned, and a Cholesky factorization of it, which runs in matrix
+    products, is accurate enough.
     """
     n_rows, d = rows.shape
     done = 0
     while done < n_rows:
         panel, before = rows[done : done + max((d - done) // 2, 1)], rows[:done]
         panel -= (panel @ before.T) @ before
-        # Not SciPy's triangular solver: its BLAS has threads of its own, which would wait beside NumPy's.
+        # Not SciPy's triangular solver: its BLAS has its own threads, which would compete with NumPy's threads.
         panel[...] = np.linalg.inv(np.linalg.cholesky(panel @ panel.T)) @ panel
         done += len(panel)
 
 
 def haar(rng: np.random.Generator, n_features: int, shape: int | tuple[int, ...]) -> np.ndarray:
-    """Orthonormal rows, uniformly distributed: `shape` of them, or (…, n), n ≤ d for each of several matrices.
+    """Draw Haar-distributed orthonormal rows: `shape` rows, or for a shape (…, n) several matrices of n ≤ d rows.
 
-    QR of Gaussian matrices, the diagonal of R made positive.
+    The method is a QR decomposition of Gaussian matrices, with the diagonal of R made positive.
     """
     *leading, size = (shape,) if isinstance(shape, int) else shape
     q, r = np.linalg.qr(rng.standard_normal((*leading, n_features, size)))
@@ -202,10 +209,10 @@ def haar(rng: np.random.Generator, n_features: int, shape: int | tuple[int, ...]
 
 
 def gibbs(seed: np.random.SeedSequence, *, n_features: int, size: int, sweeps: int) -> np.ndarray:
-    """Rows of density ∝ ‖w‖² e^{−‖w‖²/2} by Algorithm 3: from N(0, I), every coordinate given the others, in turn.
+    """Draw rows of density ∝ ‖w‖² e^{−‖w‖²/2} by Gibbs sampling (Algorithm 3), started from N(0, I).
 
-    Given z, the sum of the other squares, a coordinate has the distribution function
-    F(t) = Φ(t) − t e^{−t²/2} / (√(2π) (z + 1)), inverted here by bisection, for all rows at once.
+    Given the sum z of the squares of the other coordinates, a coordinate has the distribution function
+    F(t) = Φ(t) − t e^{−t²/2} / (√(2π) (z + 1)). It is inverted by bisection, for all rows at once.
     """
     w = generator(seed, "start").standard_normal((size, n_features))
     uniforms = generator(seed, "uniforms")
@@ -222,7 +229,7 @@ def _inverse(u: np.ndarray, z: np.ndarray) -> np.ndarray:
     from scipy.special import ndtr
 
     low, high = np.full_like(u, -9.0), np.full_like(u, 9.0)
-    for _ in range(60):  # 18 · 2^{-60}: all digits of the middle
+    for _ in range(60):  # the interval shrinks to 18 · 2^{-60}, below float64 precision
         middle = 0.5 * (low + high)
         density = np.exp(-0.5 * middle**2) / np.sqrt(2 * np.pi)
         below = ndtr(middle) - middle * density / (z + 1.0) < u

@@ -1,4 +1,4 @@
-"""The one place that runs rows: what a map has drawn, and how it is applied to rows of any library and size."""
+"""Draws of a feature map, and how they are applied to rows of any array library and number."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ __all__ = ["Draws", "ProgramDraws", "RowDraws", "place"]
 
 
 class Draws(ABC):
-    """Arrays drawn from a plan and a seed, and the map that they are."""
+    """The random arrays of a map, drawn from a plan and a seed, and the computation of features from them."""
 
     n_components: int
 
     @abstractmethod
     def run(self, X: Array, *, batch_size: int | None = None, progress: str | None = None) -> Array:
-        """Features of checked rows.
+        """Compute the features of validated rows.
 
-        Torch tensors that require gradients keep them. `batch_size` bounds the rows held at a time, `progress` names a
-        progress bar.
+        If X is a torch tensor that requires gradients, so do the features. `batch_size` bounds the rows held at a time.
+        `progress` is the name of a progress bar; None: no bar.
         """
 
 
 class ProgramDraws(Draws):
-    """A map that is one program."""
+    """A map that consists of one program."""
 
     def __init__(self, program: Program):
         self.program, self.n_components = program, program.n_outputs
 
     def run(self, X: Array, *, batch_size: int | None = None, progress: str | None = None) -> Array:
-        """See :meth:`Draws.run`; programs split rows into batches by themselves."""
+        """See :meth:`Draws.run`; programs split rows into batches themselves."""
         if _array.is_sparse(X) or batch_size is not None or progress is None:
             return run(self.program, (X,), batch_size=batch_size)
         with progress_bar(progress, X.shape[0]) as bar:
@@ -49,45 +49,45 @@ class ProgramDraws(Draws):
 
 
 class RowDraws(Draws):
-    """A map that is computed block by block; the subclasses say what happens to a block.
+    """A map that is computed block by block; subclasses define the computation for a block.
 
-    Rows in host memory are split into tiles that run on threads if `threaded`, in NumPy. All others run in batches that
-    fit in memory, by the operations of their own library; where a GPU runs out of memory, batches are halved.
+    If `threaded`, rows in host memory are split into tiles, which run on threads in NumPy. All other rows run in
+    batches that fit in memory, by the operations of their own library. If a GPU runs out of memory, batches are halved.
     """
 
     threaded: ClassVar[bool] = True
     tables: Any = ()
-    """NumPy arrays, also nested in lists and tuples, that are needed in the precision and on the device of the rows."""
+    """NumPy arrays, possibly nested in lists and tuples, to be converted to the precision and device of the rows."""
 
     def __init__(self) -> None:
         self._placed: tuple[Any, Any] | None = None
 
     @abstractmethod
     def features(self, X: Array, tables: Any) -> Array:
-        """Features of a block of floating-point rows, as one expression that torch can differentiate."""
+        """Compute the features of a block of floating-point rows, as one expression that torch can differentiate."""
 
     def fill(self, X: Array, tables: Any, out: Array) -> None:
-        """Write the features of a block, by the fastest way; nothing is differentiated here."""
+        """Write the features of a block to `out` in the fastest way; gradients are not needed here."""
         out[...] = self.features(X, tables)
 
     @abstractmethod
     def numbers_per_row(self, X: Array) -> int:
-        """About how many numbers are held for a row of X meanwhile."""
+        """Estimate how many numbers the computation holds for each row of X."""
 
     def tile_rows(self, X: Array, dtype: np.dtype) -> int:  # noqa: ARG002
-        """Rows of a tile on the host."""
+        """Return the number of rows in a tile on the host."""
         return 128
 
     def rows_at_once(self, X: Array) -> int | None:  # noqa: ARG002
-        """Rows of a batch; None: as many as fit in memory."""
+        """Return the largest number of rows in a batch; None: limited only by memory."""
         return None
 
     def compute_dtype(self, X: Array, dtype: Any) -> Any:
-        """Dtype of the computation for features of `dtype`: float32 for 16-bit numbers."""
+        """Return the dtype in which features of `dtype` are computed: float32 for 16-bit features."""
         return _array.namespace(X).float32 if is_half(dtype) else dtype
 
     def place(self, dtype: Any, device: Any) -> Any:
-        """The tables in a precision, and on a torch device unless it is None."""
+        """Convert the tables to a dtype, and to a torch device unless it is None."""
         return place(self.tables, dtype, device)
 
     @final
@@ -117,8 +117,8 @@ class RowDraws(Draws):
             return self._run_batches(X, compute, X.device, out, batch_size, progress)
 
     def at(self, dtype: Any, device: Any) -> Any:
-        """The tables as :meth:`place` makes them; the last copy is kept."""
-        kept = self._placed  # once: another thread may put another copy there
+        """Return the tables converted by :meth:`place`; the last converted copy is cached."""
+        kept = self._placed  # read only once: another thread may replace it
         key = str(dtype), str(device)
         if kept is not None and kept[0] == key:
             return kept[1]
@@ -163,19 +163,19 @@ class RowDraws(Draws):
                 except Exception as error:
                     if type(error).__name__ != "OutOfMemoryError" or step == 1:
                         raise
-                if start < rows.stop:  # out here the error no longer holds what was computed
+                if start < rows.stop:  # outside the except block, where the error no longer holds intermediate results
                     step = -(-step // 2)
                     _array.namespace(X).cuda.empty_cache()
         return out
 
 
 def is_half(dtype: Any) -> bool:
-    """Whether a dtype of any library has 16 bits."""
+    """Return whether a dtype of any array library has 16 bits."""
     return "16" in str(dtype)
 
 
 def place(tables: Any, dtype: Any, device: Any) -> Any:
-    """NumPy arrays, nested in lists and tuples, in a precision, and on a torch device unless it is None."""
+    """Convert NumPy arrays, possibly nested in lists and tuples, to a dtype and, unless None, to a torch device."""
     if isinstance(tables, list | tuple):
         return [place(part, dtype, device) for part in tables]
     if device is None:
@@ -186,7 +186,7 @@ def place(tables: Any, dtype: Any, device: Any) -> Any:
 
 
 def _dtype(X: Any) -> Any:
-    """Dtype of the features of rows or images."""
+    """Return the dtype of the features of rows or images."""
     return as_floats(X[:0, ...]).dtype if X.ndim == 4 else _array.result_dtype(X)
 
 

@@ -19,21 +19,22 @@ from ntkit._validation import message
 class FlipAveraged(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Features averaged over an image and its mirror image: Z(x) = (Z₀(x) + Z₀(flip x))/2.
 
-    If Z₀ has the kernel K, then Z has the kernel averaged over reflections of both arguments, [1]_:
+    If Z₀ approximates the kernel K, then Z approximates K averaged over reflections of both arguments [1]_:
 
-        Z(x)·Z(y) ≈ ¼ [K(x, y) + K(flip x, y) + K(x, flip y) + K(flip x, flip y)],
+        Z(x)·Z(y) ≈ ¼ [K(x, y) + K(flip x, y) + K(x, flip y) + K(flip x, flip y)].
 
-    for which an image and its mirror image are the same. If K(flip x, flip y) = K(x, y), ridge regression with it and
-    the penalty λ/2 predicts what that with K and λ predicts when trained on mirror images too (:func:`with_flips`).
+    This kernel does not distinguish an image from its mirror image. If K(flip x, flip y) = K(x, y), ridge regression
+    with the averaged kernel and penalty λ/2 makes the same predictions as ridge regression with K and penalty λ trained
+    on the images and their mirror images (:func:`with_flips`).
 
     Parameters
     ----------
     features : transformer or None
-        Z₀, any transformer of images. It gets them as X has them, flat rows or (n, height, width, channels), and is
-        cloned and fitted on X. None: ``RandomFourierFeatures(random_state=0)`` of flat rows.
+        Z₀, any transformer of images. It is cloned and fitted on X. It receives images in the layout of X: flat rows or
+        (n, height, width, channels). None: ``RandomFourierFeatures(random_state=0)`` of flat rows.
     image_shape : (height, width, channels) or None
-        Shape of the images that are given as flat rows; None: one pixel with a channel for each feature, for which a
-        reflection changes nothing.
+        Shape of the images if X has flat rows. None: each row is one pixel with a channel for each feature, and
+        reflections change nothing.
 
     Attributes
     ----------
@@ -46,7 +47,7 @@ class FlipAveraged(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tran
 
     Notes
     -----
-    Twice the time of Z₀, and the same number of features.
+    It takes twice the time of Z₀ and has the same number of features.
 
     References
     ----------
@@ -82,9 +83,9 @@ class FlipAveraged(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tran
 
         Parameters
         ----------
-        X : array or torch tensor of shape (n_samples, height, width, channels), or rows that are such images laid flat
+        X : array or torch tensor of shape (n_samples, height, width, channels), or flattened images, one per row
         y : targets or None
-            For the features.
+            Passed on to `features`.
 
         Returns
         -------
@@ -107,20 +108,20 @@ class FlipAveraged(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tran
 
         Parameters
         ----------
-        X : array or torch tensor of shape (n_samples, height, width, channels), or rows that are such images laid flat
+        X : array or torch tensor of shape (n_samples, height, width, channels), or flattened images, one per row
 
         Returns
         -------
         array of shape (n_samples, n_components)
-            Whatever the features return.
+            Of the array type that `features` returns.
         """
         images = check_images(self, X, self.image_shape, reset=False)
         mirrored = _array.namespace(images).flip(images, axis=2)
         halves = [self.features_.transform(self._as_given(side, X)) / 2 for side in (images, mirrored)]
-        return halves[0] + halves[1]  # in this order: sums of bytes would overflow
+        return halves[0] + halves[1]  # halve before adding: sums of uint8 features would overflow
 
     def expression(self, X: Array) -> Array:
-        """The averaged features as one expression of array operations, without checks.
+        """Compute the averaged features as one expression of array operations, without validating X.
 
         Parameters
         ----------
@@ -136,7 +137,7 @@ class FlipAveraged(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tran
         check_state_of_images(self)
 
     def _as_given(self, images: Array, X: Any) -> Array:
-        """Images in the layout of X."""
+        """Return images in the layout of X."""
         if getattr(X, "ndim", 2) == 4 and not self._flat:
             return images
         return _array.namespace(images).reshape(images, (images.shape[0], -1))

@@ -1,4 +1,4 @@
-"""Length scales of Gaussian kernels: checks, and the default one, from the spread of the rows."""
+"""Length scales of Gaussian kernels: validation, and a default computed from the variance of the rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ntkit._validation import check_real, message
 
 
 def check_lengthscale(lengthscale: Any, owner: str) -> float | None:
-    """The length scale given, None for "scale"."""
+    """Return a valid length scale as a float, or None for "scale"."""
     rule = "a finite real number > 0 or 'scale'"
     if isinstance(lengthscale, str):
         if lengthscale != "scale":
@@ -25,13 +25,16 @@ def check_lengthscale(lengthscale: Any, owner: str) -> float | None:
 
 
 def default_lengthscale(X: Any, weight: np.ndarray | None = None) -> float:
-    """√(d·Var(X)/2), or √½ if all entries are equal up to rounding; rows count as often as `weight` says."""
+    """Return √(d·Var(X)/2), or √½ if all entries are equal up to rounding; `weight` holds the weights of the rows."""
     deviation = _deviation(X, np.ones(X.shape[0]) if weight is None else weight)
     return deviation * (X.shape[1] / 2) ** 0.5 or 0.5**0.5
 
 
 def _deviation(X: Any, weight: np.ndarray) -> float:
-    """Standard deviation of all entries in float64, over their largest so that squares cannot overflow."""
+    """Compute the standard deviation of all entries in float64.
+
+    Entries are divided by the largest entry first, so that their squares cannot overflow.
+    """
     size = float(weight.sum()) * X.shape[1]
     if _array.is_sparse(X):
         if not X.has_canonical_format:
@@ -55,6 +58,6 @@ def _deviation(X: Any, weight: np.ndarray) -> float:
 
 
 def _total(X: Any, weight: np.ndarray) -> float:
-    """Sum of all entries, rows times their weights."""
+    """Sum all entries, each row multiplied by its weight."""
     sums = _array.namespace(X).sum(X, axis=1)
     return float(weight @ (sums.cpu().numpy() if _array.is_torch(sums) else sums))

@@ -1,4 +1,4 @@
-"""Graphs of array operations, recorded from array-API code: what torch modules and ONNX files are made of."""
+"""Graphs of array operations, recorded from array-API code, for torch modules and ONNX files."""
 
 from ntkit.graphs.estimators import estimator_graph
 from ntkit.graphs.graph import ROWS, Graph, Node, symbolic

@@ -15,23 +15,23 @@ from ntkit.networks import UnsupportedError
 
 
 def estimator_graph(estimator: Any, owner: str) -> Graph:
-    """The graph of a fitted map, scaler or model, or of a pipeline, for rows of its number of columns.
+    """Record the graph of a fitted map, scaler, model or pipeline.
 
     Parameters
     ----------
     estimator : fitted estimator
     owner : str
-        Who asks, for messages.
+        Name of the caller, for error messages.
 
     Returns
     -------
     Graph
-        With the outputs "features", "prediction", or "index" and "probabilities".
+        It has the output "features", or "prediction", or "index" and "probabilities".
 
     Raises
     ------
     NotExpressibleError
-        If a step cannot be written as array operations; the message names it.
+        If a step cannot be written in array operations; the message names it.
     """
     if not hasattr(estimator, "fit"):
         raise TypeError(message(owner, "estimator", "a fitted estimator", estimator))
@@ -48,7 +48,7 @@ def estimator_graph(estimator: Any, owner: str) -> Graph:
 
 
 def row_shape(estimator: Any) -> tuple[int, ...]:
-    """Shape of a row or an image that an estimator was fitted on; flat unless it saw images."""
+    """Return the shape of a row or image that an estimator was fitted on; flat unless it was fitted on images."""
     first = _expression.steps(estimator)[0]
     shape = getattr(first, "image_shape_", None)
     if shape is not None and getattr(first, "image_shape", None) is None and shape[:2] != (1, 1):

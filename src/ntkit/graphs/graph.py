@@ -1,7 +1,7 @@
-"""Graphs of array operations: what a tracer records, and what back ends run.
+"""Graphs of array operations, which a tracer records and back ends run.
 
-A graph has one input of shape (n_rows, …). Its number of rows is not known: while a graph is made, the sizes of arrays
-are multiples of :data:`ROWS` where they are multiples of the number of rows.
+A graph has one input of shape (n_rows, …), with an unknown number of rows. While a graph is recorded, :data:`ROWS`
+stands for the number of rows: sizes that are multiples of the number of rows are multiples of :data:`ROWS`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 ROWS = 1_000_003
-"""Number of rows while a graph is made: a prime number larger than the other sizes of arrays."""
+"""Stands for the number of rows while a graph is recorded: a prime that is larger than all other sizes."""
 SINGLE, WIDE = np.dtype(np.float32), np.dtype(np.float64)
 ELEMENTWISE = frozenset(
     [
@@ -59,9 +59,9 @@ ELEMENTWISE = frozenset(
 
 @dataclass(eq=False)
 class Node:
-    """An array: an operation, what it reads, its attributes, and the shape and dtype of the result.
+    """An array in a graph: its operation, inputs and attributes, and the shape and dtype of the result.
 
-    Constants have a `value`, in float64 unless it holds indices or truth values.
+    Constants have a `value`, in float64 unless it holds integers or booleans.
     """
 
     op: str
@@ -73,7 +73,7 @@ class Node:
 
     @property
     def n_rows_axes(self) -> int:
-        """How many axes depend on the number of rows."""
+        """Number of axes that depend on the number of rows."""
         return sum(size % ROWS == 0 and size > 0 for size in self.shape)
 
 
@@ -85,7 +85,7 @@ class Graph:
     outputs: dict[str, Node]
 
     def nodes(self) -> list[Node]:
-        """All arrays that the outputs depend on, each after those that it reads."""
+        """Return all nodes that the outputs depend on, in topological order."""
         found: dict[int, Node] = {id(self.source): self.source}
         stack = [(node, False) for node in reversed(list(self.outputs.values()))]
         while stack:
@@ -100,12 +100,12 @@ class Graph:
         return list(found.values())
 
     def constants(self) -> list[Node]:
-        """Constants of the graph."""
+        """Return the constants of the graph."""
         return [node for node in self.nodes() if node.op == "constant"]
 
 
 def symbolic(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape with -1 in place of the size that depends on the number of rows."""
+    """Replace the size that depends on the number of rows by -1."""
     found = tuple(-1 if size % ROWS == 0 and size > 0 else int(size) for size in shape)
     if found.count(-1) > 1:
         raise ValueError(f"Only one axis may depend on the number of rows. Got the shape {tuple(shape)}.")
@@ -113,13 +113,13 @@ def symbolic(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def full_shape(shape: Sequence[int], size: int) -> tuple[int, ...]:
-    """A shape of so many entries with its -1 resolved."""
+    """Resolve -1 in the shape of an array with `size` entries."""
     known = prod(n for n in shape if n != -1)
     return tuple(int(size // known) if n == -1 else int(n) for n in shape)
 
 
 def readers(nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
-    """Pairs of an array and one that reads it."""
+    """Yield pairs of a node and a node that reads it."""
     for node in nodes:
         for read in node.inputs:
             yield read, node

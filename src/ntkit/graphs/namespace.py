@@ -14,7 +14,7 @@ finfo, isdtype, result_type = np.finfo, np.isdtype, np.result_type
 
 
 def _tracer() -> Any:
-    from ntkit.graphs import tracer  # the two modules need each other
+    from ntkit.graphs import tracer  # the two modules import each other
 
     return tracer
 
@@ -40,36 +40,36 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
 
 
 def atan2(y: Any, x: Any) -> Any:
-    """The angle of points with y ≥ 0 and x ≥ 0, of which kernels take no others."""
+    """Compute the angle of points with x ≥ 0 and y ≥ 0. Kernels need no other points."""
     zero = x <= 0
     ratio = y / where(zero, ones_like(x), x)
     return where(zero, full_like(x, np.pi / 2), atan(ratio))
 
 
 def asarray(x: Any, *, dtype: Any = None, device: Any = None, copy: Any = None) -> Any:  # noqa: ARG001
-    """Constants of NumPy arrays."""
+    """Turn a NumPy array into a constant."""
     found = _tracer().as_traced(x, dtype)
     return found if dtype is None else astype(found, dtype)
 
 
 def astype(x: Any, dtype: Any, *, copy: Any = None) -> Any:  # noqa: ARG001
-    """`x` in another dtype."""
+    """Cast `x` to another dtype."""
     return _tracer().cast(x, dtype)
 
 
 def full(shape: Any, value: float, *, dtype: Any = None, device: Any = None) -> Any:  # noqa: ARG001
-    """Equal entries."""
+    """Return an array of equal entries."""
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     return _tracer().filled(shape, value, np.float32 if dtype is None else dtype)
 
 
 def zeros(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:  # noqa: ARG001
-    """Zeros."""
+    """Return an array of zeros."""
     return full(shape, 0.0, dtype=dtype)
 
 
 def ones(shape: Any, *, dtype: Any = None, device: Any = None) -> Any:  # noqa: ARG001
-    """Ones."""
+    """Return an array of ones."""
     return full(shape, 1.0, dtype=dtype)
 
 
@@ -77,86 +77,86 @@ empty = zeros
 
 
 def sort(x: Any, *, axis: int = -1) -> Any:
-    """Constants in increasing order."""
+    """Sort a constant in increasing order."""
     tracer = _tracer()
     if x.node.value is None:
-        raise tracer.TraceError("A graph cannot sort.")
+        raise tracer.TraceError("A graph can sort constants only.")
     return tracer.constant(np.sort(x.node.value, axis=axis), x.dtype)
 
 
 def arange(stop: int, *, dtype: Any = None, device: Any = None) -> Any:  # noqa: ARG001
-    """0, 1, …, stop - 1."""
+    """Return 0, 1, …, stop - 1."""
     return _tracer().constant(np.arange(stop), dtype)
 
 
 def full_like(x: Any, value: float) -> Any:
-    """Equal entries of the shape and dtype of `x`."""
+    """Return equal entries, with the shape and dtype of `x`."""
     return full(x.shape, value, dtype=x.dtype)
 
 
 def zeros_like(x: Any) -> Any:
-    """Zeros of the shape and dtype of `x`."""
+    """Return zeros, with the shape and dtype of `x`."""
     return full(x.shape, 0.0, dtype=x.dtype)
 
 
 def ones_like(x: Any) -> Any:
-    """Ones of the shape and dtype of `x`."""
+    """Return ones, with the shape and dtype of `x`."""
     return full(x.shape, 1.0, dtype=x.dtype)
 
 
 def clip(x: Any, lower: Any = None, upper: Any = None) -> Any:
-    """`x` between two bounds, either of which may be None."""
+    """Clip `x` to a lower and an upper bound; None means no bound."""
     x = x if lower is None else maximum(x, lower)
     return x if upper is None else minimum(x, upper)
 
 
 def reshape(x: Any, shape: Any) -> Any:
-    """`x` in another shape."""
+    """Reshape `x`."""
     return _tracer().reshape(x, shape)
 
 
 def broadcast_to(x: Any, shape: Any) -> Any:
-    """`x` repeated to a shape."""
+    """Broadcast `x` to a shape."""
     tracer = _tracer()
     return tracer.expanded(tracer.as_traced(x), tuple(shape))
 
 
 def permute_dims(x: Any, axes: Any) -> Any:
-    """Axes in another order."""
+    """Permute the axes of `x`."""
     return _tracer().transpose(x, axes)
 
 
 def matrix_transpose(x: Any) -> Any:
-    """The last two axes swapped."""
+    """Swap the last two axes."""
     return permute_dims(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
 def moveaxis(x: Any, source: int, destination: int) -> Any:
-    """One axis in another place."""
+    """Move one axis to another position."""
     axes = [axis for axis in range(x.ndim) if axis != source % x.ndim]
     axes.insert(destination % x.ndim, source % x.ndim)
     return permute_dims(x, axes)
 
 
 def flip(x: Any, *, axis: int) -> Any:
-    """The entries along an axis in reverse order."""
+    """Reverse the entries along an axis."""
     return _tracer().take(x, np.arange(x.shape[axis])[::-1], axis)
 
 
 def concat(arrays: Sequence[Any], *, axis: int = 0) -> Any:
-    """Arrays side by side."""
+    """Concatenate arrays along an axis."""
     arrays = list(arrays)
     return arrays[0] if len(arrays) == 1 else _tracer().record("concat", *arrays, axis=axis % arrays[0].ndim)
 
 
 def stack(arrays: Sequence[Any], *, axis: int = 0) -> Any:
-    """Arrays side by side on a new axis."""
+    """Stack arrays along a new axis."""
     place = axis % (arrays[0].ndim + 1)
     return concat([reshape(x, (*x.shape[:place], 1, *x.shape[place:])) for x in arrays], axis=place)
 
 
 def take(x: Any, indices: Any, *, axis: int | None = None) -> Any:
-    """Entries along an axis."""
+    """Select entries along an axis."""
     return _tracer().take(x, indices, 0 if axis is None else axis)
 
 
@@ -172,7 +172,7 @@ sum, mean, max, min = map(_reduction, ("sum", "mean", "max", "min"))  # noqa: A0
 
 
 def argmax(x: Any, *, axis: int) -> Any:
-    """Index of the largest entry along an axis."""
+    """Return the index of the largest entry along an axis."""
     return _tracer().record("argmax", x, axis=axis % x.ndim)
 
 
@@ -185,7 +185,7 @@ def _irfft(spectrum: Any, *, n: int) -> Any:
 
 
 class Spectrum:
-    """Complex numbers: real and imaginary parts on a last axis of size 2."""
+    """Complex numbers, with real and imaginary parts on a last axis of size 2."""
 
     def __init__(self, parts: Any):
         self.parts = parts

@@ -1,4 +1,4 @@
-"""Graphs in NumPy: the legible back end, which also computes constants while a graph is made."""
+"""Run graphs in NumPy: the simple back end, which also evaluates constants while a graph is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ntkit.graphs.graph import ROWS, Graph, Node
 
 
 def run(graph: Graph, X: np.ndarray) -> dict[str, np.ndarray]:
-    """Outputs for some rows, in the precision of each operation of the graph."""
+    """Compute the outputs for some rows, each operation in its own precision."""
     values: dict[int, Any] = {}
     for node in graph.nodes():
         if node is graph.source:
@@ -26,7 +26,7 @@ def run(graph: Graph, X: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def apply(node: Node, read: list[Any], n_rows: int) -> Any:
-    """The result of one operation."""
+    """Compute the result of one operation."""
     if node.op in ("reshape", "expand"):
         shape = tuple(size // ROWS * n_rows if size % ROWS == 0 else size for size in node.shape)
         return read[0].reshape(shape) if node.op == "reshape" else np.broadcast_to(read[0], shape)
@@ -38,7 +38,7 @@ def _slice(x: Any, *, axis: int, start: int, stop: int, step: int) -> Any:
 
 
 def _rfft(x: Any) -> Any:
-    """Real and imaginary parts side by side on a new last axis."""
+    """Return the real and imaginary parts on a new last axis."""
     f = np.fft.rfft(x)
     return np.stack([f.real, f.imag], axis=-1)
 

@@ -1,4 +1,4 @@
-"""Passes that change the precision of parts of a graph."""
+"""Passes that lower the precision of parts of a graph to the precision of the rows."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from ntkit.graphs.graph import SINGLE, WIDE, Graph, Node
 
 
 def all_single(graph: Graph) -> Graph:
-    """Every operation in the precision of the rows."""
+    """Run every operation in the precision of the rows."""
     return _rebuilt(graph, lambda node, read: Node(node.op, tuple(map(_single, read)), node.shape, _dtype(node),
                                                    node.attributes, node.value))  # fmt: skip
 
 
 def single_products(graph: Graph) -> Graph:
-    """Matrix products in the precision of the rows; everything else as it was."""
+    """Run only matrix products in the precision of the rows."""
 
     def build(node: Node, read: list[Node]) -> Node:
         if node.op != "matmul" or node.dtype != WIDE:
@@ -28,19 +28,19 @@ def single_products(graph: Graph) -> Graph:
 
 
 def cusps(graph: Graph) -> list[Node]:
-    """Square roots of matrices of pairs in the wide precision: small distances and angles, lost in rounding before."""
+    """Find float64 square roots of matrices over pairs of rows: small distances and angles, which need wide inputs."""
     return [node for node in graph.nodes() if node.op == "root" and node.dtype == WIDE and 1 not in node.shape[-2:]]
 
 
 def single_after_cusps(graph: Graph) -> Graph:
-    """Everything from the first square root of a matrix of pairs on in the precision of the rows."""
-    after = {id(node) for node in cusps(graph)}
+    """Run the square roots found by :func:`cusps`, and all that depends on them, in the precision of the rows."""
+    downstream = {id(node) for node in cusps(graph)}
     for node in graph.nodes():
-        if any(id(read) in after for read in node.inputs):
-            after.add(id(node))
+        if any(id(read) in downstream for read in node.inputs):
+            downstream.add(id(node))
 
     def build(node: Node, read: list[Node]) -> Node:
-        if id(node) not in after:
+        if id(node) not in downstream:
             return Node(node.op, tuple(read), node.shape, node.dtype, node.attributes, node.value)
         return Node(node.op, tuple(map(_single, read)), node.shape, _dtype(node), node.attributes)
 
@@ -48,7 +48,7 @@ def single_after_cusps(graph: Graph) -> Graph:
 
 
 def single_operations(graph: Graph, names: frozenset[str]) -> Graph:
-    """Some operations in the precision of the rows, for back ends that lack them in float64."""
+    """Run the named operations in the precision of the rows, for back ends that lack them in float64."""
 
     def build(node: Node, read: list[Node]) -> Node:
         if node.op not in names or node.dtype != WIDE:
@@ -64,7 +64,7 @@ def _dtype(node: Node) -> np.dtype:
 
 
 def _single(node: Node) -> Node:
-    """An array in the precision of the rows."""
+    """Return an array in the precision of the rows."""
     if node.dtype != WIDE:
         return node
     if node.op == "constant":

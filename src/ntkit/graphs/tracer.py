@@ -1,4 +1,4 @@
-"""Arrays without numbers: array-API code that is run on one is recorded as a graph."""
+"""Symbolic arrays: array-API code that runs on them is recorded as a graph."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ _COMPARISONS = frozenset(
 
 
 class TraceError(TypeError):
-    """Code that needs the numbers of an array, of which only the shape is known."""
+    """Raised by code that needs the values of a symbolic array."""
 
 
 class Traced:
-    """An array of which only the shape and the dtype are known."""
+    """A symbolic array: only its shape and dtype are known."""
 
-    __array_ufunc__ = None  # NumPy arrays leave operators to this class
+    __array_ufunc__ = None  # makes NumPy arrays defer to this class in binary operators
     is_traced = True
 
     def __init__(self, node: Node):
@@ -44,7 +44,7 @@ class Traced:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Sizes; multiples of the number of rows are multiples of ``ROWS``."""
+        """Sizes of the axes. Multiples of the number of rows are multiples of ``ROWS``."""
         return self.node.shape
 
     @property
@@ -59,17 +59,17 @@ class Traced:
 
     @property
     def dtype(self) -> np.dtype:
-        """Float32 for the precision of the rows, float64 for the wide one."""
+        """Dtype; float32 stands for the precision of the rows, float64 for the wide precision."""
         return self.node.dtype
 
     @property
     def device(self) -> str:
-        """Every array is in the same place."""
+        """Device, which is always "cpu"."""
         return "cpu"
 
     @property
     def T(self) -> Traced:  # noqa: N802
-        """The transposed matrix."""
+        """Transpose of a matrix."""
         return transpose(self, (1, 0))
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
@@ -79,7 +79,7 @@ class Traced:
         return self.node.shape[0]
 
     def _refuse(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG002
-        raise TraceError("The numbers of an array are needed, and only its shape is known here.")
+        raise TraceError("The values of an array are needed, but only its shape is known while a graph is recorded.")
 
     __bool__ = __float__ = __int__ = __index__ = __iter__ = __array__ = _refuse
 
@@ -121,7 +121,7 @@ Traced.__hash__ = object.__hash__  # type: ignore[method-assign]
 
 
 def trace(function: Callable[[Traced], dict[str, Traced]], shape: Sequence[int]) -> Graph:
-    """Record what a function does to rows of a shape.
+    """Record the array operations of a function as a graph.
 
     Parameters
     ----------
@@ -143,14 +143,14 @@ def trace(function: Callable[[Traced], dict[str, Traced]], shape: Sequence[int])
     array([[2., 2., 2.]], dtype=float32)
     """
     if prod(shape) >= ROWS:
-        raise ValueError(f"A row must have fewer than {ROWS} numbers. Got the shape {tuple(shape)}.")
+        raise ValueError(f"A row must have fewer than {ROWS} entries. Got the shape {tuple(shape)} instead.")
     source = Node("input", (), (ROWS, *map(int, shape)), SINGLE)
     outputs = {name: value.node for name, value in function(Traced(source)).items()}
     return Graph(source, outputs)
 
 
 def constant(value: Any, dtype: Any = None) -> Traced:
-    """A constant array."""
+    """Return a constant array."""
     value = np.asarray(value)
     kept = value.astype(np.float64) if value.dtype.kind == "f" else value
     default = WIDE if value.dtype == np.float64 else SINGLE if value.dtype.kind == "f" else value.dtype
@@ -158,18 +158,18 @@ def constant(value: Any, dtype: Any = None) -> Traced:
 
 
 def as_traced(x: Any, dtype: Any = None) -> Traced:
-    """Numbers and NumPy arrays as constants of a dtype; traced arrays as they are."""
+    """Turn numbers and NumPy arrays into constants of a dtype; return traced arrays unchanged."""
     return x if isinstance(x, Traced) else constant(x, dtype)
 
 
 def filled(shape: Sequence[int], value: float, dtype: Any) -> Traced:
-    """An array of equal entries."""
+    """Return an array of equal entries."""
     small = constant(np.full([1] * len(shape), value), dtype)
     return expanded(small, tuple(int(size) for size in shape))
 
 
 def record(op: str, *operands: Any, **attributes: Any) -> Traced:
-    """The result of an operation; constants are computed at once."""
+    """Record an operation and return its result. Operations on constants are evaluated at once."""
     dtype = _operand_dtype(operands)
     traced = [as_traced(x, _TRUTH if isinstance(x, bool | np.bool_) else dtype) for x in operands]
     if op in ELEMENTWISE:
@@ -182,7 +182,7 @@ def record(op: str, *operands: Any, **attributes: Any) -> Traced:
 
 
 def cast(x: Traced, dtype: Any) -> Traced:
-    """`x` in another dtype."""
+    """Cast `x` to another dtype."""
     dtype = np.dtype(dtype)
     if x.dtype == dtype:
         return x
@@ -197,7 +197,7 @@ def cast(x: Traced, dtype: Any) -> Traced:
 
 
 def raised(x: Traced, power: Any) -> Traced:
-    """x^p; small whole powers as products, which are more accurate and faster."""
+    """Compute x^p. Small integer powers become products, which are more accurate and faster."""
     if isinstance(power, Traced) or float(power) not in (1.0, 2.0, 3.0, 4.0, 0.5, -0.5, -1.0):
         return record("power", x, power)
     p = float(power)
@@ -213,7 +213,7 @@ def raised(x: Traced, power: Any) -> Traced:
 
 
 def reshape(x: Traced, shape: Sequence[int]) -> Traced:
-    """`x` in another shape."""
+    """Reshape `x`."""
     target = full_shape(shape, x.size)
     node = x.node
     if target == node.shape:
@@ -229,13 +229,13 @@ def reshape(x: Traced, shape: Sequence[int]) -> Traced:
 
 
 def transpose(x: Traced, axes: Sequence[int]) -> Traced:
-    """`x` with its axes in another order."""
+    """Permute the axes of `x`."""
     axes = tuple(int(axis) % x.ndim for axis in axes)
     return x if axes == tuple(range(x.ndim)) else record("transpose", x, axes=axes)
 
 
 def _operand_dtype(operands: Sequence[Any]) -> np.dtype:
-    """The dtype of numbers among traced arrays: the widest."""
+    """Return the dtype for plain numbers among traced arrays: the widest floating dtype."""
     found = [x.dtype for x in operands if isinstance(x, Traced) and x.dtype.kind == "f"]
     return max(found, key=lambda dtype: dtype.itemsize) if found else SINGLE
 
@@ -244,9 +244,9 @@ def _elementwise(op: str, operands: list[Traced], dtype: np.dtype) -> Traced:
     shape = np.broadcast_shapes(*(x.shape for x in operands))
     result = _TRUTH if op in _COMPARISONS else dtype
     if op in ("add", "multiply", "divide", "subtract"):
-        same = _without_effect(op, operands, shape)
-        if same is not None:
-            return cast(same, dtype)
+        unchanged = _without_effect(op, operands, shape)
+        if unchanged is not None:
+            return cast(unchanged, dtype)
     nodes = []
     for x in operands:
         inner = x.node.inputs[0] if x.node.op == "expand" else x.node
@@ -257,19 +257,19 @@ def _elementwise(op: str, operands: list[Traced], dtype: np.dtype) -> Traced:
 
 
 def _without_effect(op: str, operands: list[Traced], shape: tuple[int, ...]) -> Traced | None:
-    """The other operand of a sum with 0 or a product with 1."""
+    """Return the other operand of a sum with 0 or a product with 1, else None."""
     neutral = 0.0 if op in ("add", "subtract") else 1.0
     for i, j in ((0, 1), (1, 0)):
         node = operands[j].node
         node = node.inputs[0] if node.op == "expand" else node
-        is_one = node.value is not None and node.value.size == 1 and node.value.item() == neutral
-        if is_one and operands[i].shape == shape and (i == 0 or op in ("add", "multiply")):
+        is_neutral = node.value is not None and node.value.size == 1 and node.value.item() == neutral
+        if is_neutral and operands[i].shape == shape and (i == 0 or op in ("add", "multiply")):
             return operands[i]
     return None
 
 
 def expanded(x: Traced, shape: tuple[int, ...]) -> Traced:
-    """`x` repeated to a shape; constants stay as small as they can."""
+    """Broadcast `x` to a shape. Constants are stored in their unexpanded shape if the rows are an axis."""
     if x.shape == shape:
         return x
     node = x.node.inputs[0] if x.node.op == "expand" else x.node
@@ -279,7 +279,7 @@ def expanded(x: Traced, shape: tuple[int, ...]) -> Traced:
 
 
 def _finish(node: Node) -> Traced:
-    """The array of a node, computed if all that it reads is known."""
+    """Return the array of a node, evaluated if all its inputs are constants."""
     if not all(read.value is not None for read in node.inputs):
         return Traced(node)
     with np.errstate(all="ignore"):
@@ -291,7 +291,7 @@ def _finish(node: Node) -> Traced:
 def _result(
     op: str, nodes: list[Node], attributes: dict[str, Any], dtype: np.dtype
 ) -> tuple[tuple[int, ...], np.dtype]:
-    """Shape and dtype of an operation that is not elementwise."""
+    """Return the shape and dtype of the result of an operation that is not elementwise."""
     shape = nodes[0].shape
     if op == "matmul":
         a, b = nodes[0].shape, nodes[1].shape
@@ -323,11 +323,11 @@ def _result(
         return (*shape[:-1], shape[-1] // 2 + 1, 2), nodes[0].dtype
     if op == "irfft":
         return (*shape[:-2], attributes["size"]), nodes[0].dtype
-    raise TraceError(f"The operation {op!r} is not known to graphs.")
+    raise TraceError(f"Graphs have no operation {op!r}.")
 
 
 def _full_key(key: Any, ndim: int) -> list[Any]:
-    """One entry for each axis, None for new ones."""
+    """Return an index with one entry per axis; None marks a new axis."""
     key = list(key) if isinstance(key, tuple) else [key]
     if any(entry is Ellipsis for entry in key):
         place = next(i for i, entry in enumerate(key) if entry is Ellipsis)
@@ -362,7 +362,7 @@ def _sliced(x: Traced, axis: int, part: slice) -> Traced:
     if (start, step) == (0, 1) and stop == x.shape[axis]:
         return x
     if x.shape[axis] % ROWS == 0 and x.shape[axis]:
-        raise TraceError("A graph has no place for some of the rows.")
+        raise TraceError("A graph cannot select some of the rows.")
     if x.node.op == "expand" and x.node.inputs[0].shape[axis : axis + 1] == (1,):
         shape = list(x.shape)
         shape[axis] = len(range(start, stop, step))
@@ -371,16 +371,16 @@ def _sliced(x: Traced, axis: int, part: slice) -> Traced:
 
 
 def take(x: Traced, indices: Any, axis: int) -> Traced:
-    """Entries along an axis, in the order of constant indices."""
+    """Select entries along an axis by constant indices."""
     if isinstance(indices, Traced):
         if indices.node.value is None:
-            raise TraceError("A graph takes entries by indices that are known when it is made.")
+            raise TraceError("A graph can select entries only by constant indices.")
         indices = indices.node.value
     return record("take", x, indices=np.asarray(indices, dtype=np.int64), axis=axis % x.ndim)
 
 
 def _set(x: Traced, key: Any, value: Traced) -> Traced:
-    """`x` with a block of entries replaced."""
+    """Return `x` with a block of entries replaced."""
     entries = _full_key(key, x.ndim)
     if len(entries) != x.ndim or not all(isinstance(entry, slice) for entry in entries):
         raise TraceError("Only blocks of entries can be replaced in a graph.")

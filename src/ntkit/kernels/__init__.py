@@ -1,4 +1,4 @@
-"""Exact kernels: arc-cosine functions, NTK, NNGP and CNTK of any network, Gaussian and dot-product kernels."""
+"""Exact kernels: NTK, NNGP and CNTK of any network, arc-cosine, dot-product, Gaussian, Laplace and Matérn kernels."""
 
 from ntkit.kernels.arccos import arc_cosine, relu_ntk
 from ntkit.kernels.distances import gaussian, laplace, matern

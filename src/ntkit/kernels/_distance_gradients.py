@@ -1,4 +1,4 @@
-"""Gradients of sums of kernels of the distance."""
+"""Gradients of weighted sums of distance kernels."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from ntkit.kernels.distances import LOST, SLICE, DistanceKernel, origin_of, roun
 
 
 def gradient_l2(kernel: DistanceKernel, x: Array, y: Array, coefficients: Array) -> Array:
-    """Σ_j w_j (y_j − x) with w_j = c_j s² (−φ′(a)/a), as W(Y − o) − (Σ W)(X − o), o a point among the rows.
+    """Compute Σ_j w_j (y_j − x) with w_j = c_j s² (−φ′(a)/a), as W(Y − o) − (Σ W)(X − o), o a point among the rows.
 
-    Where this loses digits, by the estimate ε (‖x − o‖ Σ|w| + Σ|w| ‖y − o‖) against Σ|w| ‖x − y‖, the sum is computed
-    as it stands.
+    Where this formula loses digits, the sum is computed directly. The estimated error is
+    ε (‖x − o‖ Σ|w| + Σ|w| ‖y − o‖), compared with Σ|w| ‖x − y‖.
     """
     xp = _array.namespace(x)
-    # e^{−a}/a passes on the relative error of a, where e^{−a} passes on the absolute one.
+    # The relative error of e^{−a}/a is the relative error of a, which needs differences; for e^{−a} it is the absolute
+    # error of a.
     a = kernel.distances(x, y, differences=kernel.function is EXPONENTIAL)
     slopes = kernel.slope(a) * kernel.scale * kernel.scale
     origin = origin_of(y)
@@ -37,7 +38,7 @@ def gradient_l2(kernel: DistanceKernel, x: Array, y: Array, coefficients: Array)
 
 
 def gradient_l1(kernel: DistanceKernel, x: Array, y: Array, coefficients: Array) -> Array:
-    """−s Σ_j c_j k(x, y_j) sign(x_i − y_ji), one column i at a time."""
+    """Compute −s Σ_j c_j k(x, y_j) sign(x_i − y_ji), one column i at a time."""
     xp = _array.namespace(x)
     values = kernel.profile(kernel.distances(x, y)) * -kernel.scale
     if _array.is_numpy(x):
@@ -47,7 +48,7 @@ def gradient_l1(kernel: DistanceKernel, x: Array, y: Array, coefficients: Array)
 
 
 def _gradient_l1_on_host(values: Array, x: Array, y: Array, coefficients: Array) -> Array:
-    """The same, compiled, on threads."""
+    """As :func:`gradient_l1`, in compiled code on threads."""
     import numpy as np
 
     from ntkit.kernels._distances_numba import signed_sums
@@ -65,7 +66,7 @@ def _gradient_l1_on_host(values: Array, x: Array, y: Array, coefficients: Array)
 
 
 def _weighted_differences(weights: Array, x: Array, y: Array) -> Array:
-    """Σ_j w_j (y_j − x) for one row x, in slices that bound the memory."""
+    """Compute Σ_j w_j (y_j − x) for one row x, in slices that bound the memory."""
     xp = _array.namespace(y)
     slices = row_batches(y.shape[0], 0, batch_size=max(1, SLICE // y.shape[1]))
     return sum(xp.matmul(weights[part], y[part, :] - x[None, :]) for part in slices)

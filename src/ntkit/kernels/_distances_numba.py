@@ -1,8 +1,8 @@
-"""Compiled twin of the array-API code in :mod:`ntkit.kernels.distances`, for NumPy arrays and CSR rows.
+"""Compiled counterpart of the array-API code in :mod:`ntkit.kernels.distances`, for NumPy arrays and CSR rows.
 
-Everything is float64. A tile of scaled distances is filled, either from differences alone (:func:`differences`) or from
-inner products (:func:`squares`), whose inaccurate entries are then computed again; :func:`apply_profile` writes the
-kernel's values.
+Everything is float64 unless its name says otherwise. A tile of scaled distances is computed either from differences
+(:func:`differences`) or from inner products (:func:`squares`), whose inaccurate entries are then recomputed.
+:func:`apply_profile` writes the kernel values.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ inlined = numba.njit(inline="always", error_model="numpy", fastmath={"contract"}
 
 _GAUSSIAN, _MATERN_3_2 = _profiles.GAUSSIAN.code, _profiles.MATERN_3_2.code
 _MATERN_5_2, _ABSOLUTE = _profiles.MATERN_5_2.code, _profiles.ABSOLUTE.code
-EPSILON = 2.0**-52
-INACCURATE = -1.0  # in place of a squared distance that has to be computed again
-CHUNK = 512  # numbers of a row at a time: buffers of 4 KiB, which stay in the first-level cache
+EPSILON = 2.0**-52  # machine epsilon of float64
+INACCURATE = -1.0  # marks a squared distance that has to be recomputed
+CHUNK = 512  # numbers of a row processed at a time; buffers of 4 KiB stay in the first-level cache
 
-# exp(x) = 2^n exp(r) with n = round(x / ln 2) and r = x − n ln 2, |r| ≤ ln(2)/2. ln 2 is the sum of two numbers, the
-# first of which ends in 32 zero bits (fdlibm), so that its product with n is exact. The Taylor polynomial of degree 13
-# is off by 4e-18.
+# exp(x) = 2^n exp(r) with n = round(x / ln 2) and r = x − n ln 2, |r| ≤ ln(2)/2. ln 2 is split into a sum of two
+# numbers. The first one ends in 32 zero bits (as in fdlibm), so its product with n is exact. The Taylor polynomial of
+# degree 13 has an error of 4e-18.
 _PER_OCTAVE = 1.0 / math.log(2.0)
 _LN2 = (6.93147180369123816490e-01, 1.90821492927058770002e-10)
-_ROUNDER = 1.5 * 2.0**52  # adding it rounds a number n, whose bits are then the last ones of the sum
+_ROUNDER = 1.5 * 2.0**52  # adding this number rounds to an integer n, which is then in the lowest bits of the sum
 _TAYLOR = tuple(1.0 / math.factorial(k) for k in range(14))
-_LOWEST = -709.0  # 2^n is no normal number here: exp(x) is taken as zero
-_FAR = _profiles.UNDERFLOW**2
+_LOWEST = -709.0  # at lower x, 2^n is not a normal number, and exp(x) becomes zero
+_FAR = _profiles.UNDERFLOW**2  # a² beyond which e^{−a} times a polynomial underflows
 
 
 @inlined
 def exponentials(x: Float64, powers: Float64, bits: np.ndarray, size: int) -> None:
-    """exp(x) in place for x ≤ 0, to 1.6e-16, several numbers at a time (the C library takes them one by one).
+    """Compute exp(x) in place for x ≤ 0, with an error of 1.6e-16, vectorized (unlike the C library).
 
-    `bits` are those of `powers`, which is scratch, as whole numbers.
+    `powers` is scratch memory, and `bits` is a view of it as integers.
     """
     c = _TAYLOR
     for j in range(size):
@@ -61,7 +61,7 @@ def exponentials(x: Float64, powers: Float64, bits: np.ndarray, size: int) -> No
 
 @compiled
 def apply_profile(T: Float64, profile: int, out: np.ndarray) -> None:
-    """Write φ of a tile of scaled distances to `out`; the tile holds a², or a for the ℓ1 norm."""
+    """Write φ(a) to `out`; the tile T holds a², or a for the ℓ1 norm."""
     n, m = T.shape
     x, powers = np.empty(CHUNK), np.empty(CHUNK)
     bits = powers.view(np.int64)
@@ -79,7 +79,7 @@ def apply_profile(T: Float64, profile: int, out: np.ndarray) -> None:
                 for j in range(size):
                     x[j] = -math.sqrt(row[j])
             exponentials(x, powers, bits, size)
-            # Beyond the underflow of exp a² may be infinite, and 0 · ∞ is no number.
+            # Where exp underflows, a² may be infinite, and 0 · ∞ would be NaN.
             if profile == _MATERN_3_2:
                 for j in range(size):
                     x[j] *= 1.0 + math.sqrt(min(row[j], _FAR))
@@ -95,7 +95,7 @@ def apply_profile(T: Float64, profile: int, out: np.ndarray) -> None:
 def squares(
     T: Float64, x_squares: Float64, y_squares: Float64, rounding: float, alpha: float, beta: float, reach: float
 ) -> int:
-    """Turn inner products into ‖x‖² + ‖y‖² − 2⟨x, y⟩, in place; return how many of these are marked as inaccurate.
+    """Replace inner products by ‖x‖² + ‖y‖² − 2⟨x, y⟩, in place; return how many are marked as inaccurate.
 
     See :func:`ntkit.kernels.distances.inaccurate`.
     """
@@ -115,10 +115,10 @@ def squares(
     return count
 
 
-# Sums of squares in any order: the compiler may then add up several columns at a time.
+# "reassoc" allows the compiler to sum several columns at a time.
 @compiled(fastmath=("contract", "reassoc"))
 def recompute(T: Float64, X: Float64, Y: Float64, scale: float) -> None:
-    """Compute the marked entries of a tile again, as (scale · ‖x − y‖)²."""
+    """Recompute the marked entries of a tile as (scale · ‖x − y‖)²."""
     n, m = T.shape
     for i in range(n):
         for j in range(m):
@@ -142,7 +142,10 @@ def recompute_sparse(
     scale: float,
     absolute: bool,
 ) -> None:
-    """Compute the marked entries of a tile of CSR rows (columns in order): (scale · ‖x − y‖)², or scale · ‖x − y‖₁."""
+    """Recompute the marked entries of a tile of CSR rows with sorted columns.
+
+    The result is (scale · ‖x − y‖)², or scale · ‖x − y‖₁ if `absolute`.
+    """
     n, m = T.shape
     for i in range(n):
         for j in range(m):
@@ -169,8 +172,8 @@ def recompute_sparse(
 def differences(Xt: Float64, Yt: Float64, scale: float, absolute: bool, T: Float64) -> None:
     """Fill a tile with (scale · ‖x − y‖)², or with scale · ‖x − y‖₁ if `absolute`.
 
-    `Xt` and `Yt` have a row for each column of the data, as many as a multiple of 4 (rows of zeros make no difference):
-    with four at a time there are fewer passes over the tile.
+    `Xt` and `Yt` are transposed: they have a row for each column of the data, padded with rows of zeros to a multiple
+    of 4. Processing four rows at a time reduces the passes over the tile.
     """
     n, m = T.shape
     for i in range(n):
@@ -194,7 +197,7 @@ def differences(Xt: Float64, Yt: Float64, scale: float, absolute: bool, T: Float
 
 @compiled(fastmath=("contract", "reassoc"))
 def signed_sums(Xt: Float64, Yt: Float64, W: Float64, out: Float64) -> None:
-    """Fill out[i, k] with Σ_j W[i, j] sign(x_ik − y_jk); `Xt` and `Yt` have a row for each column of the data."""
+    """Compute out[i, k] = Σ_j W[i, j] sign(x_ik − y_jk); `Xt` and `Yt` have a row for each column of the data."""
     n, m = W.shape
     for i in range(n):
         for k in range(len(Xt)):
@@ -204,8 +207,8 @@ def signed_sums(Xt: Float64, Yt: Float64, W: Float64, out: Float64) -> None:
             out[i, k] = total
 
 
-# The same in float32, for predictions. The polynomial of degree 7 is off by 1e-8; ln 2 is the sum of two numbers, the
-# first of which ends in 15 zero bits.
+# The exponential in float32, for predictions. The polynomial of degree 7 has an error of 1e-8. ln 2 is split into two
+# numbers, and the first one ends in 15 zero bits.
 _LN2_SINGLE = (np.float32(0.693359375), np.float32(-2.12194440e-4))
 _TAYLOR_SINGLE = tuple(np.float32(1.0 / math.factorial(k)) for k in range(8))
 _ROUNDER_SINGLE = np.float32(1.5 * 2.0**23)
@@ -216,7 +219,7 @@ _ONE, _THIRD, _HALF = np.float32(1.0), np.float32(1.0 / 3.0), np.float32(-0.5)
 
 @inlined
 def exponentials_single(x: np.ndarray, powers: np.ndarray, bits: np.ndarray, size: int) -> None:
-    """As :func:`exponentials`, in float32, to 1e-7."""
+    """As :func:`exponentials`, in float32, with an error of 1e-7."""
     c = _TAYLOR_SINGLE
     for j in range(size):
         x[j] = max(x[j], _LOWEST_SINGLE)
@@ -234,10 +237,10 @@ def exponentials_single(x: np.ndarray, powers: np.ndarray, bits: np.ndarray, siz
 
 @compiled(fastmath=("contract", "reassoc"))
 def weighted_sums(X: np.ndarray, Yt: np.ndarray, profile: int, W: np.ndarray, out: np.ndarray) -> None:
-    """Fill out[i, k] with Σ_j W[k, j] φ(‖x_i − y_j‖) in float32, without the kernel matrix.
+    """Compute out[i, k] = Σ_j W[k, j] φ(‖x_i − y_j‖) in float32, without forming the kernel matrix.
 
-    `Yt` has a row for each column of the data; rows are scaled, so that distances are a. Sums of CHUNK terms in float32
-    are added up in float64.
+    `Yt` has a row for each column of the data. Rows are already scaled, so distances equal a. Sums of CHUNK terms in
+    float32 are accumulated in float64.
     """
     n, d = X.shape
     m = Yt.shape[1]

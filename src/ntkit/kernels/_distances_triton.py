@@ -1,4 +1,4 @@
-"""Triton twin, for CUDA tensors, of :mod:`ntkit.kernels._distances_numba`: one pass from inner products to values."""
+"""Triton counterpart of :mod:`ntkit.kernels._distances_numba` for CUDA tensors: one pass from products to values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import triton.language as tl
 from ntkit.kernels import _profiles
 from ntkit.kernels._triton import _on
 
-ROWS, COLUMNS = 32, 64  # pairs of a program
+ROWS, COLUMNS = 32, 64  # size of the tile of pairs that one program computes
 _GAUSSIAN = tl.constexpr(_profiles.GAUSSIAN.code)
 _MATERN_3_2 = tl.constexpr(_profiles.MATERN_3_2.code)
 _MATERN_5_2 = tl.constexpr(_profiles.MATERN_5_2.code)
@@ -17,7 +17,7 @@ _ABSOLUTE = tl.constexpr(_profiles.ABSOLUTE.code)
 
 
 def from_differences(x: torch.Tensor, y: torch.Tensor, scale: float, code: int, out: torch.Tensor) -> None:
-    """Write φ(a) to `out`, all distances from differences of the rows; x and y are float64."""
+    """Write φ(a) to `out`, with all distances computed from differences of rows; x and y are float64."""
     _launch(x, x, y, x, x, scale, (0.0, 0.0, 0.0, 0.0), code, out, from_products=False)
 
 
@@ -32,10 +32,10 @@ def from_products(
     code: int,
     out: torch.Tensor,
 ) -> None:
-    """Write φ(a) to `out`, a² = ‖x‖² + ‖y‖² − 2⟨x, y⟩ where that is accurate and from differences elsewhere.
+    """Write φ(a) to `out`, with a² = ‖x‖² + ‖y‖² − 2⟨x, y⟩ where this is accurate, and from differences elsewhere.
 
-    Products and squares are those of scaled rows, relative to any point; x and y are the rows themselves. `limits` are
-    the numbers of :func:`ntkit.kernels.distances.inaccurate`.
+    `products`, `x_squares` and `y_squares` belong to scaled rows, shifted by any point; x and y are the original rows.
+    `limits` are the numbers used by :func:`ntkit.kernels.distances.inaccurate`.
     """
     _launch(products, x, y, x_squares, y_squares, scale, limits, code, out, from_products=True)
 
@@ -54,7 +54,7 @@ def _launch(
     from_products: bool,
 ) -> None:
     (n, d), m = x.shape, y.shape[0]
-    # Numbers go through memory: literals and arguments of Triton may be rounded to float32.
+    # Pass numbers through memory, because Triton may round literals and arguments to float32.
     numbers = torch.tensor([scale, *limits, 2.0**-52, 1 / 3], dtype=torch.float64, device=x.device)
     products, x, y = products.contiguous(), x.contiguous(), y.contiguous()
     with _on(x.device):
@@ -84,7 +84,7 @@ def _fill(
         error = tl.load(numbers + 1) * total
         rounded = tl.load(numbers + 5) * error
         allowed = tl.load(numbers + 2) + tl.load(numbers + 3) * tl.sqrt(tl.maximum(tile, 0.0))
-        # With "not" in front of comparisons that hold: what has overflowed is no number, and is bad.
+        # Negated comparisons, so that NaN from an overflow counts as inaccurate.
         close = (tile - rounded > tl.load(numbers + 4)) == 0
         lost = (error <= allowed) == 0
         bad = inside & close & (lost | (tile <= rounded))

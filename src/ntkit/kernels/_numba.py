@@ -1,10 +1,10 @@
-"""Compiled twins of the array-API code in :mod:`ntkit.networks.activations` and :mod:`ntkit.kernels.chain`.
+"""Compiled counterparts of the array-API code in :mod:`ntkit.networks.activations` and :mod:`ntkit.kernels.chain`.
 
-Everything is float64: near t = ±1 the derivative of κ₀ is infinite, so a cosine rounded to float32 would
-cost four digits of the kernel. In a trial a float32 recursion saved a quarter of the whole time: not worth a
+Everything is float64: near t = ±1 the derivative of κ₀ is infinite, so a cosine rounded to float32 would cost four
+digits of the kernel. In a trial, a float32 recursion saved only a quarter of the total time, which is not worth a
 second version.
 
-``fastmath={"contract"}`` allows fused multiply-adds only. Division follows IEEE rules (no exceptions).
+``fastmath={"contract"}`` only allows fused multiply-adds. Division follows IEEE rules and raises no exceptions.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import numba
 import numpy as np
 
 from ntkit._compiled import compiled
-from ntkit.kernels.chain import NEAR
+from ntkit.kernels.chain import NEAR_GAP
 
 Float64 = np.ndarray[Any, np.dtype[np.float64]]
 inlined = numba.njit(inline="always", error_model="numpy", fastmath={"contract"})
 
-CHUNK = 1024  # pairs whose state (4 arrays, 32 KiB) stays in the first-level cache over all layers
+CHUNK = 1024  # pairs at a time, so that their state (4 arrays, 32 KiB) stays in the first-level cache for all layers
 
 
-# arccos(1 − x)/√(2x) on [0, 1] as a polynomial of degree 18 in u = 2x − 1 (Chebyshev, error 2e-17, computed with
-# 60 digits: float64 interpolation is 100 times worse, and 1 − κ₁ passes the relative error of arccos on). Even and
-# odd powers apart, highest first: LLVM unrolls and vectorizes two short Horner chains where it gives up on a long one.
+# arccos(1 − x)/√(2x) on [0, 1] as a polynomial of degree 18 in u = 2x − 1 (Chebyshev interpolation, error 2e-17). It
+# was computed with 60 digits: interpolation in float64 is 100 times less accurate, and 1 − κ₁ inherits the relative
+# error of arccos. Even and odd powers are separate, highest first: LLVM unrolls and vectorizes two short Horner chains,
+# but not one long chain.
 _EVEN = (
     1.294087904918515e-11,
     7.597606552881001e-11,
@@ -54,7 +55,7 @@ _ODD = (
 
 @inlined
 def arccos1m(x: float) -> float:
-    """arccos(1 − x) for 0 ≤ x ≤ 1, without the cancellation of 1 − x."""
+    """Compute arccos(1 − x) for 0 ≤ x ≤ 1, without the cancellation in 1 − x."""
     u = 2.0 * x - 1.0
     u2 = u * u
     even = _EVEN[0]
@@ -68,7 +69,7 @@ def arccos1m(x: float) -> float:
 
 @inlined
 def arc_cosine_pair(x: float, negative: bool) -> tuple[float, float, float]:
-    """κ₀(t), κ₁(t) and 1 − κ₁(t) for t = ±(1 − x), 0 ≤ x ≤ 1.
+    """Compute κ₀(t), κ₁(t) and 1 − κ₁(t) for t = ±(1 − x), 0 ≤ x ≤ 1.
 
     With θ = arccos|t| and q = (sin θ − θ cos θ)/π:  κ₁ = max(t, 0) + q,  κ₀ = 1 − θ/π or θ/π.
     """
@@ -83,19 +84,19 @@ def arc_cosine_pair(x: float, negative: bool) -> tuple[float, float, float]:
 
 @compiled
 def near_pairs(T: Float64) -> np.ndarray:
-    """Indices (k, 2), in row order, of the cosines within 1e-8 of ±1."""
+    """Return the indices, of shape (k, 2) and in row order, of the cosines within 1e-8 of ±1."""
     n, m = T.shape
     count = 0
     for i in range(n):
         for j in range(m):
-            count += 1.0 - abs(T[i, j]) < NEAR
+            count += 1.0 - abs(T[i, j]) < NEAR_GAP
     near = np.empty((count, 2), np.int64)
     if count == 0:
         return near
     k = 0
     for i in range(n):
         for j in range(m):
-            if 1.0 - abs(T[i, j]) < NEAR:
+            if 1.0 - abs(T[i, j]) < NEAR_GAP:
                 near[k, 0] = i
                 near[k, 1] = j
                 k += 1
@@ -104,7 +105,7 @@ def near_pairs(T: Float64) -> np.ndarray:
 
 @compiled
 def _add_biases(sigma: Float64, x: Float64, theta: Float64, size: int, x_row: Float64, y_rows: Float64) -> None:
-    """Σ′ = α(x)α(y)Σ + β(x)β(y), with 1 − |Σ′| from differences; see :func:`ntkit.kernels.chain._with_biases`."""
+    """Apply the biases of a layer in place; see :func:`ntkit.kernels.chain._with_biases`."""
     alpha, beta, upsilon = y_rows[0], y_rows[1], y_rows[2]
     for j in range(size):
         scale = x_row[0] * alpha[j]
@@ -130,11 +131,11 @@ def chain(
     nngp: np.ndarray,
     ntk: np.ndarray,
 ) -> None:
-    """Kernels of a chain of Dense layers and positively homogeneous activations, from cosines.
+    """Compute the kernels of a chain of Dense layers and positively homogeneous activations from cosines.
 
-    See :func:`ntkit.kernels.chain.recursion`. `near` lists the pairs whose 1 − |t| is given more accurately in
-    `near_gap`. The tables hold α, β and √υ of every layer where there are biases, (n, layers, 3) and (layers, 3, m),
-    and are empty else. Writes to `nngp` and `ntk`, skipping empty ones.
+    See :func:`ntkit.kernels.chain.recursion`. `near` lists the pairs for which `near_gap` gives 1 − |t| more
+    accurately. With biases, the tables of shape (n, layers, 3) and (layers, 3, m) hold α, β and √υ/sd of every layer;
+    without biases they are empty. The results are written to `nngp` and `ntk`, except to empty arrays.
     """
     n, m = T.shape
     biased = x_table.size > 0

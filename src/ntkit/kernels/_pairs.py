@@ -1,9 +1,9 @@
-"""Exact kernels of images through compiled code: numba on the host, Triton on CUDA devices.
+"""Exact kernels of images in compiled code: numba on the host, Triton on CUDA devices.
 
-A network it can take is a chain: stride-1 convolutions and piecewise linear activations (ReLU, LeakyReLU, Abs), in
-segments that end in average pooling with windows side by side, global pooling or Flatten; then anything on
-vectors. Everything else takes the array-API walk, about 14 times slower: residual branches and strides make
-displacements meet or thin out, other activations and Normalize have no fused kernel yet.
+Supported networks are chains of segments, followed by any layers on vectors. A segment consists of stride-1
+convolutions and piecewise linear activations (ReLU, LeakyReLU, Abs) and ends in average pooling with windows that do
+not overlap, global pooling or Flatten. All other networks use array-API code, which is about 14 times slower: residual
+branches and strides merge displacements or drop some, and other activations and Normalize have no fused kernel yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ntkit.kernels.covariances import (
     same_pixels,
     window_sum,
 )
-from ntkit.kernels.norms import extremes, scaled, unscaled, unscaled_own
+from ntkit.kernels.norms import extreme_factors, scaled, unscaled, unscaled_own
 from ntkit.kernels.spec import KernelSpec
 from ntkit.kernels.tiles import Rows, assign, on_host
 from ntkit.networks import (
@@ -45,12 +45,15 @@ from ntkit.networks import (
 from ntkit.networks.fold import Path, flatten
 from ntkit.networks.layers import Window, as_pair
 
-LARGEST_FIELD = 2**13  # pixels; on a GPU a field has to fit the registers of one program
+LARGEST_FIELD = 2**13  # pixels per image on a GPU, where a field has to fit in the registers of one program
 
 
 @dataclass(frozen=True)
 class Segment:
-    """Convolutions and activations on images of h × w pixels, then an average over windows."""
+    """Convolutions and activations on images of h × w pixels, followed by an average over windows.
+
+    `reach` is the largest displacement, vertical and horizontal, that the end of the segment needs.
+    """
 
     size: tuple[int, int]
     layers: tuple[Conv | PiecewiseLinear, ...]
@@ -60,23 +63,23 @@ class Segment:
 
     @property
     def window(self) -> tuple[int, int]:
-        """Window of the average at the end."""
+        """Size of the averaging window at the end."""
         return as_pair(self.end.size) if isinstance(self.end, AvgPool) else self.size_end
 
     @property
     def size_out(self) -> tuple[int, int]:
-        """Pixels that are left."""
+        """Height and width after the average."""
         (h, w), (p, q) = self.size_end, self.window
         return h // p, w // q
 
     @property
     def scale(self) -> float:
-        """One over the number of terms in an average: Flatten averages over pixels, pooling over pairs."""
+        """One over the number of terms in an average: Flatten averages over pixels, pooling over pairs of pixels."""
         terms = self.window[0] * self.window[1]
         return 1 / terms if isinstance(self.end, Flatten) else 1 / terms**2
 
     def stats(self, variances: Array) -> Array:
-        """Standard deviations and their inverses at the activations, (n, activations, 2, h, w)."""
+        """Compute standard deviations and their inverses at the activations, of shape (n, activations, 2, h, w)."""
         xp = _array.namespace(variances)
         n_activations = sum(isinstance(layer, PiecewiseLinear) for layer in self.layers)
         shape = (variances.shape[0], n_activations, 2, *self.size)
@@ -97,7 +100,7 @@ class Segment:
         return stats
 
     def program(self) -> tuple[np.ndarray, np.ndarray]:
-        """The layers as `ops` and `factors` of the compiled code."""
+        """Encode the layers as the arrays `ops` and `factors` of the compiled code."""
         from ntkit.kernels import _pairs_numba as compiled
 
         ops = np.zeros((len(self.layers), compiled.N_COLUMNS), np.int64)
@@ -131,9 +134,10 @@ class Segment:
         return ops, factors
 
     def apply(self, pairs: Array, images: tuple[Array, Array], before: State, stats: tuple[Array, Array]) -> State:
-        """State (p, h, w, h, w) of pairs after the segment.
+        """Return the state of the pairs after the segment, with arrays of shape (p, h, w, h, w).
 
-        From the state `before` it, or from the images if that has no rows; an `ntk` of None is not computed.
+        It starts from the state `before`, or from the images if that state has no rows. If ``before.ntk`` is None,
+        the tangent kernel is not computed.
         """
         if not _array.is_numpy(pairs):
             return self._apply_triton(pairs, images, before, stats)
@@ -167,7 +171,7 @@ class Segment:
         )
 
     def _window_sums(self, A: Array) -> Array:
-        """Sums over pairs of windows of (p, h, w, h, w)."""
+        """Sum an array of shape (p, h, w, h, w) over pairs of windows."""
         for axis in (1, 2, 3, 4):
             size, n_out = self.window[(axis - 1) % 2], self.size_out[(axis - 1) % 2]
             A = window_sum(A, (axis,), Window(size, size, 0, n_out), A.shape[axis])
@@ -178,8 +182,8 @@ class Segment:
 class ImageChain(KernelSpec):
     """Kernel of a chain of segments.
 
-    What is known of a row: variances entering each segment but the first, by its number, and those of the tail, by the
-    places of its layers; factors of rows of extreme norms.
+    The statistics of a row are the variances at the start of each segment but the first (keyed by its index), the
+    variances in the tail (keyed by layer path) and factors for rows of extreme norms.
     """
 
     segments: tuple[Segment, ...]
@@ -191,12 +195,12 @@ class ImageChain(KernelSpec):
 
     @property
     def n_outputs(self) -> int:
-        """One matrix for each kind."""
+        """Number of matrices, one for each kind."""
         return len(self.kinds)
 
     def prepare(self, X: Array) -> Rows:
-        """Variances behind every pooling that is followed by more layers, from the pairs (x, x)."""
-        rows = Rows(X, extremes(self.net, X))
+        """Compute the variances after every pooling that is followed by more layers, from the pairs (x, x)."""
+        rows = Rows(X, extreme_factors(self.net, X))
         tail_needs = needs_variances(self.tail)
         if len(self.segments) == 1 and not tail_needs:
             return rows
@@ -205,7 +209,7 @@ class ImageChain(KernelSpec):
             planes = _planes(part)
             *entering, end = self._self_walk(planes, _empty_state(planes, ntk=False))[1]
             found: dict[Any, Array] = dict(enumerate(entering))
-            del found[0]  # the pixels themselves
+            del found[0]  # computed from the pixels when needed
             if tail_needs:
                 own = Own()
                 fold(self.tail, Covariances(own), State(end.reshape(-1, 1), None))
@@ -215,7 +219,7 @@ class ImageChain(KernelSpec):
         return Rows(X, {**rows.stats, **self._over_rows(work, rows)})
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """All pairs of a tile."""
+        """Compute all pairs of a tile."""
         images = _planes(a), _planes(b)
         xp = _array.namespace(images[0])
         n, m, device = len(a), len(b), _array.device(images[0])
@@ -235,7 +239,7 @@ class ImageChain(KernelSpec):
             assign(out, unscaled(getattr(state, kind), a, b))
 
     def own_values(self, a: Rows) -> tuple[Array, ...]:
-        """The pairs (x, x)."""
+        """Compute K(x, x) of every row."""
 
         def work(part: Rows) -> dict[Any, Array]:
             planes = _planes(part)
@@ -246,23 +250,26 @@ class ImageChain(KernelSpec):
         return tuple(self._over_rows(work, a).values())
 
     def bytes_per_row(self, a: Rows) -> int:
-        """A few float64 copies of the image, and its statistics at every activation."""
+        """Return the size of a few float64 copies of an image and of its statistics at every activation."""
         widest = max(1 + 2 * len(s.layers) for s in self.segments)
         return 8 * int(np.prod(a.data.shape[1:3])) * (3 * int(a.data.shape[3]) + widest)
 
     def tile_shape(self, a: Rows, b: Rows) -> tuple[int, int]:
-        """Small tiles on the host: a pair takes milliseconds, so threads share them out evenly."""
+        """Return the shape of a tile; small on the host, where a pair takes milliseconds, to balance the threads."""
         if on_host(a.data):
             fits = max(1, 2**25 // self.bytes_per_pair(a))
             side = int(min(64, fits, max(1, len(a) * len(b) // 16)) ** 0.5)
             side = max(1, min(side, working_memory() // (2 * self.bytes_per_row(a))))
             return side, side
         height, width = super().tile_shape(a, b)
-        width = min(width, 2**17)  # pairs × pixels must fit 32 bits
+        width = min(width, 2**17)  # pairs × pixels must fit in 32 bits
         return max(1, min(height, 2**17 // width)), width
 
     def bytes_per_pair(self, a: Rows) -> int:
-        """Σ and Θ of all pairs of pixels after a pooling; on a GPU also before it, or partial sums."""
+        """Return the size of Σ and Θ for all pairs of pixels after a pooling.
+
+        On a GPU, add their size before the pooling, or the size of partial sums.
+        """
         after = max(16 * (s.size_out[0] * s.size_out[1]) ** 2 for s in self.segments)
         if on_host(a.data):
             return after
@@ -273,7 +280,7 @@ class ImageChain(KernelSpec):
         return after + max(before)
 
     def _self_walk(self, planes: Array, state: State) -> tuple[State, list[Array]]:
-        """State of the pairs (x, x) at the end, and the variances entering every segment and leaving the last."""
+        """Return the final state of the pairs (x, x), and the variances before every segment and after the last."""
         xp = _array.namespace(planes)
         row = xp.arange(planes.shape[0], device=_array.device(planes))
         pairs = xp.stack((row, row), axis=-1)
@@ -287,7 +294,7 @@ class ImageChain(KernelSpec):
         return state, variances
 
     def _over_rows(self, work: Callable[[Rows], dict[Any, Array]], rows: Rows) -> dict[Any, Array]:
-        """Arrays that `work` gives for small batches of rows, joined."""
+        """Call `work` on small batches of rows and concatenate the arrays that it returns."""
         xp = _array.namespace(rows.data)
         per_row = self.bytes_per_row(rows) + self.bytes_per_pair(rows)
         most = 8 if on_host(rows.data) else 2**17
@@ -308,7 +315,7 @@ class ImageChain(KernelSpec):
 
 @dataclass(frozen=True)
 class SegmentedLayers:
-    """Segments so far, the layers of the one that has begun, and the sizes of images where it begins and now."""
+    """Finished segments, the layers of the current segment, and the image sizes at its start and now."""
 
     size_in: tuple[int, int]
     size: tuple[int, int]
@@ -316,13 +323,13 @@ class SegmentedLayers:
     layers: tuple[Conv | PiecewiseLinear, ...] = ()
 
     def end(self, layer: Layer) -> SegmentedLayers:
-        """With a segment that a layer ends."""
+        """Finish the current segment with a layer."""
         segment = Segment(self.size_in, self.layers, layer, self.size)
         return SegmentedLayers(segment.size_out, segment.size_out, (*self.segments, segment))
 
 
 class Segments(Algebra[SegmentedLayers]):
-    """Layers on images that the compiled code takes."""
+    """Splits layers on images into segments that the compiled code supports."""
 
 
 @Segments.rule(Conv)
@@ -351,7 +358,7 @@ def _(algebra: Segments, layer: GlobalAvgPool | Flatten, layout: SegmentedLayers
 
 
 def image_chain(net: Layer, X: Array, kinds: tuple[str, ...]) -> ImageChain | None:
-    """Compiled kernel of `net` on images such as those of `X`, or None if there is none."""
+    """Return the compiled kernel of `net` for images like those in `X`, or None if it is not supported."""
     size = (int(X.shape[1]), int(X.shape[2]))
     if _array.is_differentiated(X):
         return None
@@ -367,7 +374,7 @@ def image_chain(net: Layer, X: Array, kinds: tuple[str, ...]) -> ImageChain | No
 
 
 def _with_reach(segments: Sequence[Segment]) -> list[Segment]:
-    """Displacements each segment has to follow: all for global pooling, none for Flatten."""
+    """Set the displacements that each segment has to track: all for global pooling, none for Flatten."""
     reach = (0, 0)
     result: list[Segment] = []
     for segment in reversed(segments):
@@ -382,12 +389,12 @@ def _with_reach(segments: Sequence[Segment]) -> list[Segment]:
 
 
 def _zeros_after(window: Window, size_in: int) -> int:
-    """Zeros that a stride-1 window reads beyond the end of an axis."""
+    """Return how many zeros a stride-1 window reads beyond the end of an axis."""
     return max(0, window.n_out - 1 + window.size - window.before - size_in)
 
 
 def _empty_state(planes: Array, *, ntk: bool) -> State:
-    """State without rows: the walk starts from the images."""
+    """Return a state without rows, which means that the computation starts from the images."""
     none = planes[:0, :1, :1, :1, None]
     return State(none, none if ntk else None)
 
@@ -397,7 +404,7 @@ def _pixel_variances(planes: Array) -> Array:
 
 
 def _planes(rows: Rows) -> Array:
-    """Images in float64, channels first (n, c, h, w)."""
+    """Return the images in float64, channels first: (n, c, h, w)."""
     X = _array.widen(scaled(rows))
     planes = _array.namespace(X).permute_dims(X, (0, 3, 1, 2))
     return np.ascontiguousarray(planes) if _array.is_numpy(planes) else planes.contiguous()

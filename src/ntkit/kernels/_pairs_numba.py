@@ -1,15 +1,15 @@
 """Compiled exact kernels of pairs of images, for chains of stride-1 convolutions and piecewise linear activations.
 
-A convolution moves both pixels of a pair together, an activation acts on each pair of pixels alone: until
-pixels are pooled, pairs of pixels with the same displacement (i′ − i, j′ − j) never meet pairs with another.
-So each displacement is carried through all layers on its own, as one (h − |di|) × (w − |dj|) field that fits
-the first-level cache, instead of a (h, w, h, w) array per layer: memory O(hw) per pair of images, and no
-traffic beyond the cache.
+A convolution moves both pixels of a pair together, and an activation acts on each pair of pixels separately. So until
+pixels are pooled, pairs of pixels with different displacements (i′ − i, j′ − j) do not interact. Each displacement is
+therefore propagated through all layers separately, as one (h − |di|) × (w − |dj|) field that fits in the first-level
+cache, instead of a (h, w, h, w) array per layer. This takes O(hw) memory per pair of images and no traffic beyond the
+cache.
 
-Layout. For a horizontal displacement the rows of both images are cut to their overlap and stored one after
-the other, `stride` apart, with zeros between them; a vertical displacement is then an offset of whole rows.
-Filters and activations run over such a field as over one long vector. The zeros between rows and the
-`front` zeros before the field serve as the zero padding of the convolutions.
+Layout: for a horizontal displacement, the rows of both images are cut to their overlap and stored `stride` apart, with
+zeros between them. A vertical displacement is then an offset of whole rows. Filters and activations treat such a field
+as one long vector. The zeros between rows and the `front` zeros before the field provide the zero padding of the
+convolutions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from ntkit.kernels._numba import Float64, arc_cosine_pair
 from ntkit.networks.activations import SAME
 
 CONV, ACTIVATION = 0, 1
-# Columns of `ops`: what, filter size, zeros above and to the left, below and to the right, trained?, size after
+# Columns of `ops`: kind of layer, filter size, zeros above and to the left, zeros below and to the right, whether the
+# layer is trained, image size after the layer
 KIND, Q_H, Q_W, BEFORE_H, BEFORE_W, AFTER_H, AFTER_W, TRAINED, H_OUT, W_OUT = range(10)
 N_COLUMNS = 10
-# Columns of `factors`: weight_std²/q² of a convolution or gain of an activation; mix of an activation; bias_std²
+# Columns of `factors`: weight_std²/q² of a convolution or gain of an activation; weight w of an activation; bias_std²
 SCALE, MIX, BIAS = range(3)
 N_FACTORS = 3
-SD, INVERSE = 0, 1  # of the statistics: standard deviation at a pixel, and one over it (0 for 0)
+SD, INVERSE = 0, 1  # indices of the statistics: standard deviation at a pixel, and its inverse (0 if it is 0)
 
 
 @compiled
@@ -46,26 +47,27 @@ def segment(
     nngp_out: Float64,
     ntk_out: Float64,
 ) -> None:
-    """Carry pairs of images through convolutions and activations and add up the result over windows.
+    """Propagate pairs of images through convolutions and activations and sum the result over windows.
 
     Parameters
     ----------
     pairs : (p, 2) int
         Rows of X and Y that form a pair.
-    X, Y : (n, channels, h, w), or without rows
-        Images, for the first segment of a network.
-    nngp_in, ntk_in : (p, h, w, h, w), or without rows
-        Σ and Θ of the pairs, for later segments.
+    X, Y : (n, channels, h, w)
+        Images, for the first segment of a network; without rows for later segments.
+    nngp_in, ntk_in : (p, h, w, h, w)
+        Σ and Θ of the pairs, for later segments; without rows for the first.
     x_stats, y_stats : (n, activations, 2, h, w)
         Standard deviation and its inverse at every activation, zero outside the image.
     ops, factors : (n_ops, N_COLUMNS) int, (n_ops, N_FACTORS) float
         The layers, in the columns named above.
     reach : (2,) int
-        Largest displacements needed, at the end of the segment.
+        Largest vertical and horizontal displacement needed at the end of the segment.
     window : (2,) int
-        Windows over which the result is added up, side by side.
+        Size of the windows over which the result is summed; windows do not overlap.
     nngp_out, ntk_out : (p, h′, w′, h′, w′)
-        Sums over pairs of windows, zeros before; ntk_out without rows if Θ is not wanted.
+        Sums over pairs of windows are added to these arrays, which the caller sets to zero. `ntk_out` has no rows if
+        Θ is not computed.
     """
     from_images = len(X) > 0
     h, w = x_stats.shape[3], x_stats.shape[4]
@@ -109,7 +111,7 @@ def segment(
 
 @compiled
 def _layers(nngp, ntk, scratch, front, n, stride, ops, factors, x_sd, y_sd, x_off, y_off, h, dj, fresh, want_ntk):
-    """Carry one field through all layers; return its new length. `fresh`: Θ is still zero."""
+    """Propagate one field through all layers; return its new length. `fresh` means that Θ is still zero."""
     activation = 0
     for op in range(len(ops)):
         if ops[op, KIND] == ACTIVATION:
@@ -140,7 +142,7 @@ def _layers(nngp, ntk, scratch, front, n, stride, ops, factors, x_sd, y_sd, x_of
             if want_ntk and ops[op, TRAINED]:
                 _add(ntk[front : front + n], factors[op, BIAS])
         if op + 1 == len(ops) or ops[op + 1, KIND] == CONV:
-            # No activation follows that would clear what the filter left between the rows.
+            # No activation follows that would clear the values which the filter wrote between the rows.
             _clear(nngp, front, n, stride, ops[op, W_OUT] - abs(dj))
             _clear(ntk, front, n, stride, ops[op, W_OUT] - abs(dj))
     return n
@@ -149,7 +151,7 @@ def _layers(nngp, ntk, scratch, front, n, stride, ops, factors, x_sd, y_sd, x_of
 @compiled
 def _activate(nngp, ntk, scales, x_sd, y_sd, x_inverse, y_inverse, gain, mix, want_ntk):
     """Σ → s · gain · (w t + (1 − w) κ₁(t)), Θ → Θ · gain · (w + (1 − w) κ₀(t)), t = Σ/s, s = sd(x) sd(y)."""
-    # Three short loops: LLVM vectorizes a loop only if few pairs of arrays could overlap.
+    # Three short loops, because LLVM vectorizes a loop only if few pairs of arrays could overlap.
     for j in range(len(nngp)):
         scales[j] = x_sd[j] * y_sd[j]
     for j in range(len(nngp)):
@@ -172,7 +174,7 @@ def _activate(nngp, ntk, scales, x_sd, y_sd, x_inverse, y_inverse, gain, mix, wa
 
 @compiled
 def _filter(field, scratch, front, n, n_out, stride, op, factor):
-    """Box filter of q_h × q_w pixels, times `factor`: columns first, so that the zeros between rows survive."""
+    """Apply a box filter of q_h × q_w pixels, times `factor`; columns first, to keep the zeros between rows."""
     field[front + n : front + n + op[AFTER_H] * stride] = 0.0
     up = front - op[BEFORE_H] * stride
     left = front - op[BEFORE_W]
@@ -183,14 +185,14 @@ def _filter(field, scratch, front, n, n_out, stride, op, factor):
 
 @compiled
 def _add(field, value):
-    """Add a number; in a function of its own, as the code around it is faster without this loop."""
+    """Add a number to a field; a separate function, because the calling code is faster without this loop."""
     for j in range(len(field)):
         field[j] += value
 
 
 @compiled
 def _slide(field, start, step, q, factor, out):
-    """out[j] = factor · Σ_{a<q} field[start + a · step + j]."""
+    """Compute out[j] = factor · Σ_{a<q} field[start + a · step + j]."""
     n = len(out)
     if q == 3:
         first, last = field[start : start + n], field[start + 2 * step : start + 2 * step + n]
@@ -207,7 +209,7 @@ def _slide(field, start, step, q, factor, out):
 
 @compiled
 def _inner_products(x, y, x_off, y_off, out):
-    """Σ at the input: inner products over channels."""
+    """Compute Σ at the input: inner products over channels."""
     out[:] = 0.0
     for k in range(len(x)):
         a, b = x[k, x_off : x_off + len(out)], y[k, y_off : y_off + len(out)]
@@ -217,7 +219,7 @@ def _inner_products(x, y, x_off, y_off, out):
 
 @compiled
 def _cut_all(planes, first, stride, pad, out):
-    """Columns of images from `first` on, rows `stride` apart, the last `pad` of each stride zeros."""
+    """Copy the columns of images from `first` on, with rows `stride` apart that end in `pad` zeros."""
     width = stride - pad
     for k in range(len(planes)):
         for i in range(planes.shape[1]):
@@ -228,7 +230,7 @@ def _cut_all(planes, first, stride, pad, out):
 
 @compiled
 def _gather(cov, di, dj, stride, out, front):
-    """Field of one displacement from all pairs of pixels."""
+    """Copy the field of one displacement from an array of all pairs of pixels."""
     h, w = cov.shape[0], cov.shape[1]
     i0, j0 = max(0, -di), max(0, -dj)
     width = w - abs(dj)
@@ -245,7 +247,7 @@ def _clear(field, front, n, stride, width):
         field[row + width : row + stride] = 0.0
 
 
-@compiled(fastmath={"reassoc", "contract"})  # reassoc: a vectorized sum
+@compiled(fastmath={"reassoc", "contract"})  # "reassoc" allows a vectorized sum
 def _total(field):
     total = 0.0
     for value in field:
@@ -255,7 +257,7 @@ def _total(field):
 
 @compiled
 def _add_windows(field, front, n, stride, di, dj, window, whole, out):
-    """Add a field to the sums over pairs of windows; positions beyond the last whole window are left out."""
+    """Add a field to the sums over pairs of windows; positions beyond the last whole window are ignored."""
     h_out, w_out = out.shape[0], out.shape[1]
     if whole:  # one window that covers the image
         out[0, 0, 0, 0] += _total(field[front : front + n])
@@ -273,13 +275,13 @@ def _add_windows(field, front, n, stride, di, dj, window, whole, out):
 
 @compiled
 def _end(ops, column, size):
-    """Height or width at the end of the segment."""
+    """Return the height or width at the end of the segment."""
     return ops[len(ops) - 1, column] if len(ops) > 0 else size
 
 
 @compiled
 def _padding(ops):
-    """Rows and columns of zeros that the filters need around a field."""
+    """Return the numbers of zero rows and zero columns that the filters need around a field."""
     pad_h, pad_w = 0, 0
     for op in ops:
         pad_h = max(pad_h, op[BEFORE_H], op[AFTER_H])

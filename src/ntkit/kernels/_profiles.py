@@ -1,4 +1,4 @@
-"""The functions φ(a) of a scaled distance a that make kernels: Gaussian, exponential and Matérn functions."""
+"""Profiles of distance kernels: the Gaussian, exponential and Matérn functions φ(a) of a scaled distance a."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from ntkit import _array
 from ntkit._array import Array
 
 UNDERFLOW = 770.0
-"""e^{−a}(1 + a + a²/3), the largest of the functions of e^{−a}, is 0 in float64 from this a on."""
+"""For a ≥ this, e^{−a}(1 + a + a²/3), the largest profile that contains e^{−a}, is 0 in float64."""
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A function φ with φ(0) = 1, and what is known about it.
+    """A function φ with φ(0) = 1, and its properties.
 
     Parameters
     ----------
     code : int
-        Its number in compiled code.
+        Its code in compiled functions.
     value : callable
         a ↦ φ(a).
     slope : callable
-        a ↦ −φ′(a)/a, with 0 in place of infinity at a = 0.
+        a ↦ −φ′(a)/a, with 0 instead of infinity at a = 0.
     margin : (float, float)
-        (α, β) with |d log φ / d(a²)| ≤ 1/(α + βa): an error δ of a² is a relative error δ/(α + βa) of φ at most.
+        (α, β) with |d log φ / d(a²)| ≤ 1/(α + βa): an error δ of a² causes a relative error of φ of at most δ/(α + βa).
     reach : float
-        For larger a² φ is 0 in float64, or for the Gaussian so small (e^{−100}) that its digits do not matter.
+        For larger a², φ is 0 in float64, or, for the Gaussian, so small (e^{−100}) that its digits do not matter.
     """
 
     code: int
@@ -37,37 +37,37 @@ class Profile:
     reach: float
 
     def of_square(self, square: Array) -> Array:
-        """φ(√s) of squares s ≥ 0."""
+        """Return φ(√s) for squares s ≥ 0."""
         if self.code == GAUSSIAN.code:
             return _array.namespace(square).exp(square * -0.5)
         return self.value(_array.root(square))
 
 
 def _gaussian(a: Array) -> Array:
-    """exp(−a²/2)."""
+    """Return exp(−a²/2)."""
     return _array.namespace(a).exp(a * a * -0.5)
 
 
 def _exponential(a: Array) -> Array:
-    """e^{−a}."""
+    """Return e^{−a}."""
     return _array.namespace(a).exp(-a)
 
 
 def _exponential_slope(a: Array) -> Array:
-    """e^{−a}/a."""
+    """Return e^{−a}/a, or 0 for a = 0."""
     xp = _array.namespace(a)
     apart = a > 0
     return xp.where(apart, xp.exp(-a) / xp.where(apart, a, xp.ones_like(a)), xp.zeros_like(a))
 
 
 def _matern_3_2(a: Array) -> Array:
-    """(1 + a) e^{−a}."""
-    a = _array.namespace(a).clip(a, 0, UNDERFLOW)  # 0 · ∞ is no number
+    """Return (1 + a) e^{−a}."""
+    a = _array.namespace(a).clip(a, 0, UNDERFLOW)  # avoids 0 · ∞ = NaN
     return (1 + a) * _exponential(a)
 
 
 def _matern_5_2(a: Array) -> Array:
-    """(1 + a + a²/3) e^{−a}."""
+    """Return (1 + a + a²/3) e^{−a}."""
     a = _array.namespace(a).clip(a, 0, UNDERFLOW)
     return (1 + a + a * a / 3) * _exponential(a)
 
@@ -78,4 +78,4 @@ MATERN_3_2 = Profile(2, _matern_3_2, _exponential, (2.0, 2.0), UNDERFLOW**2)
 # |d log φ/d(a²)| = (1 + a)/(6 + 6a + 2a²) ≤ 1/(4 + 2a).
 MATERN_5_2 = Profile(3, _matern_5_2, lambda a: _matern_3_2(a) / 3, (4.0, 2.0), UNDERFLOW**2)
 ABSOLUTE = Profile(4, _exponential, _exponential_slope, (0.0, 2.0), UNDERFLOW**2)
-"""The exponential of ℓ1 distances, which compiled code is given as they are and not squared."""
+"""The exponential of ℓ1 distances; compiled code receives these distances themselves, not their squares."""

@@ -1,10 +1,10 @@
-"""Triton twins, for CUDA tensors, of :mod:`ntkit.kernels._numba` and :mod:`ntkit.kernels._pairs_numba`.
+"""Triton counterparts of :mod:`ntkit.kernels._numba` and :mod:`ntkit.kernels._pairs_numba` for CUDA tensors.
 
-Pairs of images. Displacements are taken modulo the image: (di, dj) with 0 ≤ di < h, 0 ≤ dj < w stands for all pairs of
-pixels (i, j), (i + di mod h, j + dj mod w), so that every field has exactly h · w entries and no lane idles. A filter
-must not reach across the wrap: it reads a neighbour only if both pixels, moved without wrapping, lie inside the image.
-Fields live in registers; a filter exchanges them through a row of scratch of its program, which stays in the caches
-because programs are persistent: each loops over its share of displacements and pairs.
+Pairs of images: displacements are taken modulo the image size. (di, dj) with 0 ≤ di < h, 0 ≤ dj < w stands for all
+pairs of pixels (i, j), (i + di mod h, j + dj mod w), so every field has exactly h · w entries and no lane is idle. A
+filter must not reach across the wrap: it reads a neighbour only if both pixels, shifted without wrapping, lie inside
+the image. Fields are held in registers. A filter exchanges them through the scratch memory of its program, which stays
+in the caches because programs are persistent: each one loops over its share of displacements and pairs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import triton.language as tl
 
 from ntkit.kernels import _numba
 from ntkit.kernels import _pairs_numba as columns
-from ntkit.kernels.chain import NEAR
+from ntkit.kernels.chain import NEAR_GAP
 from ntkit.networks.activations import SAME
 
 PROGRAMS_PER_PROCESSOR = 8  # 4 to 32 made no difference on an H200
@@ -46,10 +46,10 @@ def chain(
     nngp: torch.Tensor | None,
     ntk: torch.Tensor | None,
 ) -> bool:
-    """Kernels of Dense layers and homogeneous activations from cosines, written to `nngp` and `ntk` unless None.
+    """Compute the kernels of a chain from cosines and write them to `nngp` and `ntk`, unless these are None.
 
-    See :func:`ntkit.kernels.chain.recursion`; `tables` are of shape (n, layers, 3) and (layers, 3, m). Returns whether
-    some cosine is so close to ±1 that its entry should be computed again from the difference of its rows.
+    See :func:`ntkit.kernels.chain.recursion`; `tables` have the shapes (n, layers, 3) and (layers, 3, m). Return
+    whether any cosine is so close to ±1 that its entry should be recomputed from the difference of its rows.
     """
     n, m = cosines.shape
     outs = [out for out in (nngp, ntk) if out is not None]
@@ -77,11 +77,12 @@ def segment(
     sums: bool,
     all_displacements: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Carry pairs of images through convolutions and activations; parameters as in the compiled twin.
+    """Propagate pairs of images through convolutions and activations.
 
-    Returns Σ and Θ (None if `ntk_in` is) at the end: with `sums` their totals over all pairs of pixels (over
-    same-pixel pairs without `all_displacements`), shape (p,); else all pairs of pixels, (p, h, w, h, w), where
-    h, w is the size at the start of the segment and entries beyond the size at its end are zero.
+    The parameters are the same as in :func:`ntkit.kernels._pairs_numba.segment`. Return Σ and Θ (None if `ntk_in` is
+    None) at the end. With `sums`, these are sums over all pairs of pixels (over same-pixel pairs without
+    `all_displacements`), of shape (p,). Otherwise they contain all pairs of pixels, with shape (p, h, w, h, w), where
+    h, w is the size at the start of the segment; entries beyond the size at its end are zero.
     """
     want_ntk = ntk_in is not None
     h, w = x_stats.shape[3:]
@@ -106,27 +107,27 @@ def segment(
 
 
 def _on(device: Any) -> Any:
-    """Make `device` the current one: Triton launches there, wherever the tensors are."""
+    """Make `device` the current device, since Triton launches there regardless of where the tensors are."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @lru_cache
 def _processors(device: Any) -> int:
-    if device.type != "cuda":  # the interpreter
+    if device.type != "cuda":  # Triton's interpreter
         return 1
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 @lru_cache
 def _constants(device: Any) -> torch.Tensor:
-    """Coefficients of arccos, 1/π and thresholds in float64: literals of Triton may be rounded to float32."""
-    values = [*_numba._EVEN, *_numba._ODD, 1 / math.pi, NEAR, SAME]
+    """Return the coefficients of arccos, 1/π and thresholds in float64; Triton may round literals to float32."""
+    values = [*_numba._EVEN, *_numba._ODD, 1 / math.pi, NEAR_GAP, SAME]
     return torch.tensor(values, dtype=torch.float64, device=device)
 
 
 @triton.jit
 def _arc_cosine_pair(x, negative, constants):
-    """κ₀(t), κ₁(t) and 1 − κ₁(t) for t = ±(1 − x), float64; see the compiled twin."""
+    """Compute κ₀(t), κ₁(t) and 1 − κ₁(t) for t = ±(1 − x) in float64, as the function of this name in `_numba`."""
     u = 2.0 * x - 1.0
     u2 = u * u
     even = tl.zeros_like(x) + tl.load(constants)
@@ -144,7 +145,7 @@ def _arc_cosine_pair(x, negative, constants):
 
 @triton.jit
 def _with_biases(sigma, x, theta, x_row, y_rows, m, inside):
-    """Σ′ = α(x)α(y)Σ + β(x)β(y); see the compiled twin."""
+    """Apply the biases of a layer; see :func:`ntkit.kernels.chain._with_biases`."""
     a, b = tl.load(x_row), tl.load(x_row + 1)
     alpha = tl.load(y_rows, mask=inside, other=1.0)
     beta = tl.load(y_rows + m, mask=inside, other=0.0)
@@ -192,7 +193,7 @@ def _chain(
 
 @triton.jit
 def _slide(field, k, step, at, at2, size, q, before, WANT_NTK: tl.constexpr, BLOCK: tl.constexpr):
-    """Sums of both fields over a window along one axis, where the pixels of a pair stand `at` and `at2`."""
+    """Sum both fields over a window along one axis; `at` and `at2` are the positions of the pixels on this axis."""
     sigma = tl.zeros((BLOCK,), tl.float64)
     theta = tl.zeros((BLOCK,), tl.float64)
     for tap in range(q):
@@ -206,7 +207,7 @@ def _slide(field, k, step, at, at2, size, q, before, WANT_NTK: tl.constexpr, BLO
 
 @triton.jit
 def _put(field, k, sigma, theta, WANT_NTK: tl.constexpr, BLOCK: tl.constexpr):
-    """Show both fields to the other threads of the program."""
+    """Store both fields where the other threads of the program can read them."""
     tl.store(field + k, sigma)
     if WANT_NTK:
         tl.store(field + BLOCK + k, theta)
@@ -238,7 +239,7 @@ def _segment(
     k = tl.arange(0, BLOCK)
     i, j = k // W, k % W
     before = scratch + program * 4 * BLOCK  # Σ and Θ before a filter
-    between = before + 2 * BLOCK  # and between its sums over rows and over columns
+    between = before + 2 * BLOCK  # Σ and Θ between its sums over rows and over columns
     for item in range(program, work, tl.num_programs(0)):
         p, displacement = item // N_DISPLACEMENTS, item % N_DISPLACEMENTS
         a, b = tl.load(pairs + 2 * p), tl.load(pairs + 2 * p + 1)

@@ -1,7 +1,7 @@
 """Arc-cosine kernels κ₀, κ₁, κ₂, and the ReLU-NTK function K_relu^(L) built from them.
 
-Functions of a cosine t in [−1, 1]. They are evaluated through x = 1 − |t|, exact in floating point near
-t = ±1, so nothing is lost there: arccos|t| = 2 arctan √(x/(2 − x)).
+They are functions of a cosine t in [−1, 1]. They are evaluated from x = 1 − |t|, which is exact in floating point near
+t = ±1, so no digits are lost there: arccos|t| = 2 arctan √(x/(2 − x)).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["arc_cosine", "relu_ntk"]
 
 
 def arc_cosine(t: Any, order: int) -> Array:
-    """Arc-cosine kernel κ_order of unit vectors with cosine `t` (Cho and Saul), scaled to κ(1) = 1.
+    """Compute the arc-cosine kernel κ_order of unit vectors with cosine `t` (Cho and Saul), scaled to κ(1) = 1.
 
     With θ = arccos t::
 
@@ -30,7 +30,7 @@ def arc_cosine(t: Any, order: int) -> Array:
         κ₁(t) = (sin θ + (π − θ) cos θ)/π
         κ₂(t) = (3 sin θ cos θ + (π − θ)(1 + 2 cos² θ))/(3π)
 
-    κ₁ is the kernel of a ReLU layer, κ₀ = κ₁′ that of its derivative.
+    κ₁ is the kernel of a ReLU layer; κ₀ = κ₁′ is the kernel of its derivative.
 
     Parameters
     ----------
@@ -63,25 +63,25 @@ def arc_cosine(t: Any, order: int) -> Array:
 
 
 def arc_cosine_of_gap(t: Array, gap: Array, order: int) -> Array:
-    """κ_order(t) for 1 − |t| = `gap`, which may be known more accurately than t."""
+    """Compute κ_order(t); `gap` is 1 − |t|, which may be known more accurately than t."""
     if order < 2:
         return arc_cosine_pair(gap, t < 0)[order]
     xp = _array.namespace(t)
     theta, sine = angle(gap)
-    # (3 sin θ |cos θ| − θ(1 + 2 cos² θ))/(3π) is the even part; t > 0 adds 1 + 2 cos² θ over 3 once.
+    # With θ = arccos|t| and e = 3 sin θ |cos θ| − θ(1 + 2 cos² θ): 3π κ₂ = −e for t < 0, else e + π(1 + 2 cos² θ).
     square = 1 + 2 * t * t
     even = 3 * sine * xp.abs(t) - theta * square
     return xp.where(t < 0, -even, even + math.pi * square) / (3 * math.pi)
 
 
 def relu_ntk(t: Any, depth: int) -> Array:
-    """ReLU-NTK function K_relu^(L)(t) of Definition 1, L = `depth`.
+    """Compute the ReLU-NTK function K_relu^(L)(t) of Definition 1 of [1]_, with L = `depth`.
 
     Σ⁰ = K⁰ = t and, for ℓ = 1 … L::
 
         Σ^ℓ = κ₁(Σ^{ℓ−1})            K^ℓ = K^{ℓ−1} · κ₀(Σ^{ℓ−1}) + Σ^ℓ
 
-    so K^L(1) = L + 1, and the NTK of vectors is ‖x‖‖y‖ K^L(cos(x, y)).
+    So K^L(1) = L + 1, and the NTK of vectors is ‖x‖‖y‖ K^L(cos(x, y)).
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ def relu_ntk(t: Any, depth: int) -> Array:
 
 
 def _cosines(t: Any, owner: str) -> tuple[Array, Any]:
-    """Cosines in wide precision, clipped, and the function that casts a result back to what `t` was."""
+    """Return the clipped cosines in wide precision, and a function that casts a result back to the type of `t`."""
     scalar = isinstance(t, float | int | np.number)
     t = t if _array.is_array(t) else np.asarray(t)
     xp = _array.namespace(t)

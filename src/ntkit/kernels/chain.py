@@ -1,7 +1,7 @@
-"""Fully connected networks of piecewise linear activations: a recursion of correlations, compiled.
+"""Kernels of fully connected networks with piecewise linear activations, by a compiled recursion of correlations.
 
-Without biases the kernels are ‖x‖‖y‖ times functions of the cosine. With biases the correlation of a pair goes through
-a layer with weights as Σ′ = α(x)α(y) Σ + β(x)β(y), where α² + β² = 1 for every row, from the row's variances.
+Without biases the kernels are ‖x‖‖y‖ times functions of the cosine. With biases a Dense layer maps the correlation of a
+pair to Σ′ = α(x)α(y) Σ + β(x)β(y), where α² + β² = 1 for every row; α and β follow from the variances of the row.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit.kernels import tiles
-from ntkit.kernels.norms import settled
+from ntkit.kernels.norms import moderate_norms
 from ntkit.kernels.spec import KernelSpec
 from ntkit.kernels.tiles import Rows, assign, divide_rows, inner_products, row_norms
 from ntkit.networks import Algebra, Dense, Layer, PiecewiseLinear, UnsupportedError, fold
 from ntkit.networks.activations import arc_cosine_pair
 from ntkit.networks.fold import Path
 
-LEAST = 1e-26  # of 1 − |t|, for derivatives: that of κ₀ is infinite at ±1
-NEAR = 1e-8  # below this 1 − |t| has lost half its digits to rounding of t: worth computing again
+MIN_GAP = 1e-26  # lower bound on 1 − |t| in derivatives, since the derivative of κ₀ is infinite at ±1
+NEAR_GAP = 1e-8  # below this, 1 − |t| has lost half its digits to the rounding of t and is recomputed from the rows
 
 
 @dataclass(frozen=True)
 class DenseLayers:
-    """Dense layers in a row: Σ → gΣ + b and Θ → g(Θ + τΣ) + υ."""
+    """Consecutive Dense layers: Σ → gΣ + b and Θ → g(Θ + τΣ) + υ."""
 
     gain: float = 1.0
     trained: float = 0.0
@@ -38,7 +38,7 @@ class DenseLayers:
     trained_bias: float = 0.0
 
     def then(self, layer: Dense) -> DenseLayers:
-        """With one more layer."""
+        """Return these layers followed by one more."""
         gain = layer.weight_std**2
         bias = gain * self.bias + layer.bias_std**2
         trained_bias = gain * self.trained_bias + layer.trainable * bias
@@ -47,7 +47,10 @@ class DenseLayers:
 
 @dataclass(frozen=True)
 class Links:
-    """DenseLayers, σ₁, weights, …, σ_L, weights; of an activation the mix is kept, its gain goes to what follows."""
+    """A chain: Dense layers, σ₁, Dense layers, …, σ_L, Dense layers.
+
+    `mixes` are the weights w of the activations; the gain of an activation is part of the Dense layers after it.
+    """
 
     weights: tuple[DenseLayers, ...] = (DenseLayers(),)
     mixes: tuple[float, ...] = ()
@@ -69,7 +72,7 @@ def _(algebra: Chain, layer: PiecewiseLinear, links: Links, path: Path) -> Links
 
 @lru_cache(maxsize=256)
 def cosine_chain(net: Layer, kinds: tuple[str, ...]) -> CosineChain | None:
-    """Closed form of a network of such layers, else None."""
+    """Return the kernel of a network that is a chain, else None."""
     try:
         return CosineChain(fold(net, Chain(), Links()), kinds)
     except UnsupportedError:
@@ -78,7 +81,7 @@ def cosine_chain(net: Layer, kinds: tuple[str, ...]) -> CosineChain | None:
 
 @dataclass(frozen=True)
 class CosineChain(KernelSpec):
-    """Kernel of such a network on vectors."""
+    """Kernel of a chain on vectors."""
 
     links: Links
     kinds: tuple[str, ...]
@@ -87,46 +90,49 @@ class CosineChain(KernelSpec):
 
     @cached_property
     def mixes(self) -> np.ndarray:
-        """Mixes of the activations."""
+        """Weights w of the activations, see :func:`recursion`."""
         return np.array(self.links.mixes)
 
     @cached_property
     def trained(self) -> np.ndarray:
-        """How often Σ is added to Θ, before the first activation and after each."""
+        """How often Σ is added to Θ before the first activation and after each activation."""
         return np.array([weights.trained for weights in self.links.weights])
 
     @property
     def biased(self) -> bool:
-        """Whether there are biases."""
+        """Whether any layer has a bias."""
         return any(weights.bias for weights in self.links.weights)
 
     @property
     def n_outputs(self) -> int:
-        """One matrix for each kind."""
+        """Number of matrices, one for each kind."""
         return len(self.kinds)
 
     def prepare(self, X: Array) -> Rows:
-        """Norms of the rows; with biases α, β and √υ over the deviation at every layer, (n, layers, 3)."""
+        """Compute the norms of the rows; with biases also a table of shape (n, layers, 3).
+
+        The table holds α, β and √υ/sd at every layer, where sd is the standard deviation of the row.
+        """
         norms = row_norms(X)
         if not self.biased:
             return Rows(X, {"norm": norms, "scale": self._factor**0.5 * norms})
         xp: Any = _array.namespace(norms)
-        inner = settled(norms)
+        inner = moderate_norms(norms)
         outer = xp.where(norms > 1, norms / xp.where(norms > 1, inner, xp.ones_like(inner)), xp.ones_like(norms))
         variance, table = inner * inner, []
         for weights in self.links.weights:
-            after = weights.gain * variance + weights.bias
-            some = after > 0
-            safe = xp.where(some, after, xp.ones_like(after))
+            new_variance = weights.gain * variance + weights.bias
+            positive = new_variance > 0
+            safe = xp.where(positive, new_variance, xp.ones_like(new_variance))
             ratios = [weights.gain * variance, weights.bias + 0 * safe, weights.trained_bias + 0 * safe]
             alpha, beta, upsilon = (xp.sqrt(ratio / safe) for ratio in ratios)
-            table.append(xp.stack([xp.where(some, alpha, xp.ones_like(alpha)), beta, upsilon], axis=-1))
-            variance = after
+            table.append(xp.stack([xp.where(positive, alpha, xp.ones_like(alpha)), beta, upsilon], axis=-1))
+            variance = new_variance
         stats = {"norm": norms, "scale": outer * xp.sqrt(variance), "table": xp.stack(table, axis=1)}
         return Rows(X, stats)
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """Cosines by BLAS, those near ±1 again from differences, then the recursion."""
+        """Compute cosines by BLAS, recompute those near ±1 from differences, then run the recursion."""
         compiled = tiles.on_host(a.data) or _array.has_triton(a.data)
         if not compiled or _array.wants_gradient([a.data, b.data]):
             values = self._values(*cosines_and_gaps(a, b), _tables(a, b))
@@ -141,7 +147,7 @@ class CosineChain(KernelSpec):
             self._fill_near(a, b, cosines, outs)
 
     def own_values(self, a: Rows) -> tuple[Array, ...]:
-        """The value at cosine one times ‖x‖²."""
+        """Return the value at cosine one times the squared scale of each row."""
         one, table = np.ones(()), a.stats.get("table")
         if table is not None:
             one = _array.namespace(table).ones_like(a.stats["norm"])
@@ -151,7 +157,7 @@ class CosineChain(KernelSpec):
         return tuple(values[kind] * a.stats["scale"] * a.stats["scale"] for kind in self.kinds)
 
     def on_sphere(self, t: np.ndarray) -> np.ndarray:
-        """See :meth:`KernelSpec.on_sphere`; compiled."""
+        """See :meth:`KernelSpec.on_sphere`; runs compiled code."""
         from ntkit.kernels import _numba
 
         flat = np.ascontiguousarray(t, dtype=np.float64).reshape(1, -1)
@@ -163,18 +169,18 @@ class CosineChain(KernelSpec):
         return out.reshape(t.shape)
 
     def gradients(self, X: Array, Y: Array, C: Array) -> Array:
-        """Those of ‖x‖‖y‖ κ(t): κ′ ŷ + (κ − tκ′) x̂, times ‖y‖; the tangent is left out where t = ±1."""
+        """Compute the gradients of ‖x‖‖y‖ κ(t): ‖y‖ (κ′ ŷ + (κ − tκ′) x̂); the tangential part is 0 where t = ±1."""
         return cosine_gradients(X, Y, C, 1, self._with_slope)
 
     def _with_slope(self, t: Array, gap: Array) -> tuple[Array, Array]:
-        """κ and κ′ of cosines."""
+        """Return κ(t) and κ′(t)."""
         xp = _array.namespace(t)
         tau = float(self.trained[0])
         sigma, d_sigma, theta, d_theta = t, xp.ones_like(t), tau * t, tau * xp.ones_like(t)
         for w, tau in zip(self.links.mixes, self.trained[1:].tolist(), strict=True):
             k0, k1, k1_gap = arc_cosine_pair(gap, sigma < 0)
             slope = w + (1 - w) * k0
-            bend = (1 - w) / math.pi * (xp.clip(gap, LEAST, None) * (2 - gap)) ** -0.5 * d_sigma
+            bend = (1 - w) / math.pi * (xp.clip(gap, MIN_GAP, None) * (2 - gap)) ** -0.5 * d_sigma
             upper = w * xp.where(sigma < 0, 2 - gap, gap) + (1 - w) * k1_gap
             sigma, d_sigma = w * sigma + (1 - w) * k1, slope * d_sigma
             theta, d_theta = theta * slope + tau * sigma, d_theta * slope + theta * bend + tau * d_sigma
@@ -188,9 +194,9 @@ class CosineChain(KernelSpec):
         return math.prod(weights.gain for weights in self.links.weights)
 
     def _fill_near(self, a: Rows, b: Rows, cosines: Array, outs: Sequence[Array]) -> None:
-        """Compute again the entries with a cosine near ±1."""
+        """Recompute the entries whose cosine is near ±1."""
         xp = _array.namespace(cosines)
-        i, j = xp.nonzero(1 - xp.abs(cosines) < NEAR)
+        i, j = xp.nonzero(1 - xp.abs(cosines) < NEAR_GAP)
         if not i.shape[0]:
             return
         near = cosines[i, j]
@@ -229,7 +235,7 @@ class CosineChain(KernelSpec):
         if len(near):
             i, j = near.T
             gap = _gaps(a, b, i, j, cosines[i, j])
-        # numba knows no half precision.
+        # numba does not support half precision.
         tiles = [np.empty(out.shape) if out.dtype == np.float16 else out for out in outs]
         by_kind = dict(zip(self.kinds, tiles, strict=True))
         none, no_table = np.empty((0, 0)), np.empty((0, 0, 0))
@@ -247,16 +253,16 @@ class CosineChain(KernelSpec):
 def recursion(
     t: Array, gap: Array, mixes: np.ndarray, trained: np.ndarray, tables: tuple[Array, Array] | None = None
 ) -> tuple[Array, Array]:
-    """NNGP and NTK, on unit vectors with cosine `t`, of Dense, σ₁, Dense, …, σ_L, Dense.
+    """Compute the NNGP and the NTK of the chain Dense, σ₁, Dense, …, σ_L, Dense on unit vectors with cosine `t`.
 
-    Σ⁰ = t, K⁰ = τ₀ t and, with weight w of layer ℓ and τ_ℓ = 1 for a trained Dense, else 0::
+    Σ⁰ = t, K⁰ = τ₀ t and, with the weight w of activation ℓ and τ_ℓ = 1 for a trained Dense layer, else 0::
 
         Σ^ℓ = w Σ^{ℓ−1} + (1 − w) κ₁(Σ^{ℓ−1})
         K^ℓ = K^{ℓ−1} · (w + (1 − w) κ₀(Σ^{ℓ−1})) + τ_ℓ Σ^ℓ
 
-    `gap` is 1 − |t|, given apart because it is known more accurately than t near ±1; the recursion carries it along:
-    1 − Σ^ℓ = w (1 − Σ^{ℓ−1}) + (1 − w)(1 − κ₁(Σ^{ℓ−1})). `tables` of both rows, (…, layers, 3), hold α, β and √υ/sd
-    where there are biases.
+    `gap` is 1 − |t|, which near ±1 is known more accurately than t. The recursion updates it, too:
+    1 − Σ^ℓ = w (1 − Σ^{ℓ−1}) + (1 − w)(1 − κ₁(Σ^{ℓ−1})). If there are biases, `tables` holds α, β and √υ/sd for both
+    rows, in arrays of shape (…, layers, 3).
     """
     xp = _array.namespace(t)
     theta = float(trained[0]) * t
@@ -276,7 +282,10 @@ def recursion(
 
 
 def _with_biases(t: Array, gap: Array, theta: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
-    """Σ′ = α(x)α(y)Σ + β(x)β(y); as α² + β² = 1, 1 − Σ′ = α(x)α(y)(1 − Σ) + ½‖(α, β)(x) − (α, β)(y)‖²."""
+    """Apply the biases of a layer: Σ′ = α(x)α(y)Σ + β(x)β(y).
+
+    Since α² + β² = 1, 1 − Σ′ = α(x)α(y)(1 − Σ) + ½‖(α, β)(x) − (α, β)(y)‖².
+    """
     xp = _array.namespace(t)
     scale = x[..., 0] * y[..., 0]
     upper = scale * xp.where(t < 0, 2 - gap, gap)
@@ -287,23 +296,24 @@ def _with_biases(t: Array, gap: Array, theta: Array, x: Array, y: Array) -> tupl
 
 
 def cosines_and_gaps(a: Rows, b: Rows) -> tuple[Array, Array]:
-    """Cosines t of all pairs, by BLAS, and 1 − |t|, near ±1 from differences; rows come with their norms."""
+    """Compute the cosines t of all pairs by BLAS, and 1 − |t|, near ±1 from differences; rows carry their norms."""
     t = inner_products(a.data, b.data, (a.stats["norm"], b.stats["norm"]))
     xp: Any = _array.namespace(t)
     t = xp.clip(t, -1, 1)
     gap = 1 - xp.abs(t)
     if _array.is_traced(t):
         return t, gap
-    i, j = xp.nonzero(gap < NEAR)
+    i, j = xp.nonzero(gap < NEAR_GAP)
     if i.shape[0]:
         _array.scatter(gap, i, j, xp.clip(_gaps(a, b, i, j, t[i, j]), 0, 1))
     return t, gap
 
 
 def cosine_gradients(X: Array, Y: Array, C: Array, power: int, function: Any) -> Array:
-    """Gradients of Σ_j c_j ‖x‖^p ‖y_j‖^p κ(cos), (n, k, d); `function` gives κ and κ′ of cosines and gaps.
+    """Compute gradients of Σ_j c_j ‖x‖^p ‖y_j‖^p κ(cos), of shape (n, k, d).
 
-    ‖x‖^{p−1} ‖y‖^p (κ′ ŷ + (pκ − tκ′) x̂). Where t = ±1 the tangent κ′(ŷ − t x̂) is 0, whatever κ′ is.
+    Each term is ‖x‖^{p−1} ‖y‖^p (κ′ ŷ + (pκ − tκ′) x̂). Where t = ±1, the tangential part κ′(ŷ − t x̂) is 0 for any κ′.
+    `function` maps cosines and gaps to κ and κ′.
     """
     a, b = (Rows(Z, {"norm": row_norms(Z)}) for Z in (X, Y))
     t, gap = cosines_and_gaps(a, b)
@@ -329,7 +339,7 @@ def _tables(a: Rows, b: Rows) -> tuple[Array, Array] | None:
 
 
 def _gaps(a: Rows, b: Rows, i: Array, j: Array, cosines: Array) -> Array:
-    """1 − |t| of some pairs of rows as ½‖x ∓ y‖² of unit rows, in slices that bound the memory."""
+    """Compute 1 − |t| of the pairs (i, j) as ½‖x ∓ y‖² of unit rows, in slices that bound the memory."""
     xp = _array.namespace(cosines)
     signs = xp.where(cosines < 0, -xp.ones_like(cosines), xp.ones_like(cosines))
     sparse = _array.is_sparse(a.data)
@@ -349,7 +359,7 @@ def _gaps(a: Rows, b: Rows, i: Array, j: Array, cosines: Array) -> Array:
 
 
 def _unit(rows: Rows, places: Array) -> Array:
-    """Some rows, divided by their norms."""
+    """Return the rows at `places`, divided by their norms."""
     if _array.is_sparse(rows.data):
         return divide_rows(rows.data[places].astype(np.float64), rows.stats["norm"][places])
     xp = _array.namespace(rows.data)

@@ -1,15 +1,15 @@
-"""Covariances through any network, in array-API code: legible first, the truth for all others.
+"""Covariances of any network in array-API code: the readable reference for all other implementations.
 
-The state of a pair (x, y) at a layer is its NNGP covariance Σ and its tangent kernel Θ:
+The state of a pair (x, y) at a layer is its NNGP covariance Σ and its tangent kernel Θ. The shape of both arrays is
 
-* vectors: one number each, arrays of shape (n, m);
-* images whose pixels are never averaged: pixel (i, j) of x against the same pixel of y, (n, m, h, w);
-* images that are pooled: every pixel of x against every pixel of y, (n, m, h, w, h, w).
+* (n, m) for vectors;
+* (n, m, h, w) for images whose pixels are never averaged: pixel (i, j) of x against the same pixel of y;
+* (n, m, h, w, h, w) for images that are pooled: every pixel of x against every pixel of y.
 
-A layer with weights maps Σ → w² Σ + b² and Θ → w² (Θ + Σ) + b² (Θ → w² Θ if frozen), a convolution averaging over its
-patch first; an activation maps Σ to its dual and Θ to Θ times its derivative dual; pooling averages both; Normalize
-divides both by √(Σ(x, x) Σ(y, y)). Activations and Normalize need the variances of single rows too, by the place of
-the layer: :func:`row_variances` finds them from the pairs (x, x).
+A layer with weights maps Σ → w² Σ + b² and Θ → w² (Θ + Σ) + b² (Θ → w² Θ if frozen); a convolution first averages over
+its patch. An activation maps Σ to its dual and Θ to Θ times its derivative dual. Pooling averages both. Normalize
+divides both by √(Σ(x, x) Σ(y, y)). Activations and Normalize also need the variances of single rows, keyed by the path
+of the layer; :func:`row_variances` computes them from the pairs (x, x).
 """
 
 from __future__ import annotations
@@ -42,46 +42,46 @@ from ntkit.networks.layers import Window
 
 @dataclass(frozen=True)
 class State:
-    """Covariances and tangent kernels of a block of pairs; `ntk` is None if not asked for."""
+    """Covariances and tangent kernels of a block of pairs; `ntk` is None if it is not computed."""
 
     nngp: Array
     ntk: Array | None
 
     def map(self, function: Callable[[Array], Array]) -> State:
-        """Apply an operation to both."""
+        """Apply a function to both arrays."""
         return State(function(self.nngp), None if self.ntk is None else function(self.ntk))
 
 
 @dataclass(frozen=True)
 class Own:
-    """Variances for pairs (x, x): the same-pixel entries of Σ itself, `found` on the way by the place of the layer."""
+    """Variances for pairs (x, x), which are the same-pixel entries of Σ; `found` collects them by layer path."""
 
     found: dict[Path, Array] = field(default_factory=dict)
 
     def at(self, path: Path, state: State) -> tuple[Array, Array]:
-        """Variances of x and y at a layer, in shapes that broadcast with the state."""
+        """Return the variances of x and y at a layer, in shapes that broadcast with the state."""
         whole = state.nngp.ndim == 6
         own = same_pixels(state.nngp) if whole else state.nngp
-        own = _array.namespace(own).clip(own, 0, None)  # pooling can cancel to a rounding below zero
+        own = _array.namespace(own).clip(own, 0, None)  # after pooling, rounding may make a variance negative
         self.found[path] = own[:, 0, ...]
         return (own[..., None, None], own[:, :, None, None, ...]) if whole else (own, own)
 
 
 @dataclass(frozen=True)
 class Known:
-    """Variances for all pairs of two sets of rows, from what was found for each."""
+    """Variances for all pairs of two sets of rows, taken from the variances of single rows."""
 
     x: Mapping[Path, Array]
     y: Mapping[Path, Array]
 
     def at(self, path: Path, state: State) -> tuple[Array, Array]:
-        """Variances of x and y at a layer, in shapes that broadcast with the state."""
+        """Return the variances of x and y at a layer, in shapes that broadcast with the state."""
         a, b = self.x[path][:, None, ...], self.y[path][None, ...]
         return (a[..., None, None], b[:, :, None, None, ...]) if state.nngp.ndim == 6 else (a, b)
 
 
 class Covariances(Algebra[State]):
-    """Σ and Θ; a rule for a layer of your own maps one :class:`State` to the next.
+    """Rules that map Σ and Θ through each layer; a rule for your own layer maps one :class:`State` to the next.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class Covariances(Algebra[State]):
         self.variances = variances
 
     def join(self, layer: Residual, before: State, ends: list[State], path: Path) -> State:
-        """Kernels of branches add."""
+        """Add the kernels of the branches."""
         ntk = None if before.ntk is None else reduce(add, [end.ntk for end in ends])
         return State(reduce(add, [end.nngp for end in ends]), ntk)
 
@@ -142,14 +142,14 @@ def _(algebra: Covariances, layer: Flatten, state: State, path: Path) -> State:
 
 
 def pools(net: Layer) -> bool:
-    """Whether any layer averages over pixels, so that all pairs of pixels are needed."""
+    """Return whether any layer averages over pixels, so that all pairs of pixels are needed."""
     return any(isinstance(layer, AvgPool | GlobalAvgPool) for layer in leaves(net))
 
 
 def start(X: Array, Y: Array, *, all_pixels: bool, ntk: bool, paired: bool = False) -> State:
-    """State at the input: Σ = ⟨x, y⟩ (over channels, for every pair of pixels), Θ = 0.
+    """Return the state at the input: Σ = ⟨x, y⟩ (over channels, for every pair of pixels), Θ = 0.
 
-    `paired` takes the pairs (X[i], Y[i]) only, as blocks of shape (n, 1, …).
+    If `paired`, only the pairs (X[i], Y[i]) are computed, with shape (n, 1, …).
     """
     xp = _array.namespace(X)
     n, m, d = X.shape[0], Y.shape[0], X.shape[-1]
@@ -162,7 +162,7 @@ def start(X: Array, Y: Array, *, all_pixels: bool, ntk: bool, paired: bool = Fal
     elif not all_pixels:
         X, Y = X[:, None, ...], Y[:, None, ...] if paired else Y[None, ...]
         nngp = xp.zeros((n, 1 if paired else m, *X.shape[2:4]), dtype=X.dtype, device=_array.device(X))
-        for channel in range(d):  # few channels: a loop needs no (n, m, h, w, c) intermediate
+        for channel in range(d):  # there are few channels, and a loop avoids an (n, m, h, w, c) intermediate
             nngp = nngp + X[..., channel] * Y[..., channel]
     else:
         pixels = X.shape[1:3]
@@ -174,7 +174,10 @@ def start(X: Array, Y: Array, *, all_pixels: bool, ntk: bool, paired: bool = Fal
 
 
 def row_variances(net: Layer, X: Array) -> dict[Path, Array]:
-    """Variances of the rows of `X` at every activation and Normalize of `net`, (n,) or (n, h, w), by their places."""
+    """Compute the variances of the rows of `X` at every activation and Normalize layer, keyed by layer path.
+
+    Their shape is (n,) for vectors and (n, h, w) for images.
+    """
     net = _up_to_last(net)
     own = Own()
     fold(net, Covariances(own), start(X, X, all_pixels=pools(net), ntk=False, paired=True))
@@ -182,7 +185,7 @@ def row_variances(net: Layer, X: Array) -> dict[Path, Array]:
 
 
 def _up_to_last(net: Layer) -> Layer:
-    """`net` without what comes after the last layer that needs variances; places stay as they are."""
+    """Drop the layers after the last one that needs variances; the paths of the others stay the same."""
     if not isinstance(net, Sequential):
         return net
     layers = list(net.layers)
@@ -192,7 +195,7 @@ def _up_to_last(net: Layer) -> Layer:
 
 
 def window_sum(A: Array, axes: Sequence[int], window: Window, size_in: int) -> Array:
-    """Sum over a window, moving along all `axes` together: out[o] = Σ_a A[o·stride − before + a], zero outside."""
+    """Sum over a window that moves along all `axes` together: out[o] = Σ_a A[o·stride − before + a], zero outside."""
     xp = _array.namespace(A)
     shape = list(A.shape)
     for axis in axes:
@@ -211,7 +214,7 @@ def window_sum(A: Array, axes: Sequence[int], window: Window, size_in: int) -> A
 
 
 def average(A: Array, layer: Conv | AvgPool) -> Array:
-    """Average over the layer's windows: a convolution moves both pixels together, pooling each alone."""
+    """Average over the layer's windows: a convolution moves both pixels together, pooling moves each separately."""
     height, width = A.shape[2], A.shape[3]
     rows, cols = layer.windows(height, width)
     moves: list[tuple[tuple[int, ...], Window, int]]
@@ -233,13 +236,13 @@ def _mean_of_pixels(A: Array) -> Array:
 
 
 def _inverse_root(a: Array) -> Array:
-    """1/√a, zero where a is zero."""
+    """Return 1/√a, or zero where a is zero."""
     xp = _array.namespace(a)
     return xp.where(a > 0, 1 / xp.sqrt(xp.where(a > 0, a, xp.ones_like(a))), xp.zeros_like(a))
 
 
 def same_pixels(A: Array) -> Array:
-    """Entries [i, j, i, j] of (n, m, h, w, h, w)."""
+    """Return the entries [:, :, i, j, i, j] of an array of shape (n, m, h, w, h, w)."""
     xp = _array.namespace(A)
     n, m, h, w = A.shape[:4]
     diagonal = xp.linalg.diagonal(xp.reshape(A, (n, m, h * w, h * w)))
@@ -251,5 +254,5 @@ def _index(ndim: int, axes: Sequence[int], part: slice) -> tuple[slice, ...]:
 
 
 def needs_variances(net: Layer) -> bool:
-    """Whether a network has an activation or Normalize."""
+    """Return whether a network has an activation or a Normalize layer."""
     return any(isinstance(layer, Activation | Normalize) for layer in leaves(net))

@@ -1,13 +1,13 @@
-"""Gaussian, Laplace and Matérn kernels, functions of the distance of two rows.
+"""Gaussian, Laplace and Matérn kernels: functions of the distance between two rows.
 
-All are φ(a), a the distance times a scale (1/ℓ, for Matérn √(2ν)/ℓ). Distances come from one of two formulas:
+All have the form φ(a), where a is the distance times a scale s (1/ℓ, for Matérn √(2ν)/ℓ). There are two formulas:
 
-    differences     a² = Σ (s x_i − s y_i)²             accurate to the last digits, d operations that BLAS cannot do;
-    inner products  a² = ‖x‖² + ‖y‖² − 2⟨x, y⟩          one matrix product, with an error of some ε (‖x‖² + ‖y‖²).
+    differences     a² = Σ (s x_i − s y_i)²             accurate to the last digits, but O(d) operations without BLAS;
+    inner products  a² = ‖x‖² + ‖y‖² − 2⟨x, y⟩          one matrix product, with an error of a few ε (‖x‖² + ‖y‖²).
 
-Rows of few columns and the ℓ1 norm take the first. Otherwise rows are taken relative to one point among them, and
-entries of the second formula that are not accurate enough for φ, as :func:`inaccurate` says, are computed again by the
-first: distances within a cluster that is far from the others.
+Rows with few columns and the ℓ1 norm use the first formula. Otherwise rows are shifted by one point among them, the
+second formula is used, and entries that are not accurate enough for φ (see :func:`inaccurate`) are recomputed by the
+first. Such entries are distances within a cluster that is far from the other rows.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ if TYPE_CHECKING:
 __all__ = ["gaussian", "laplace", "matern"]
 
 FEW_COLUMNS = 24
-"""Up to so many columns differences take no more time than BLAS (tiles of 512 × 512, one core with AVX-512: 2.2 and
-2.5 ns per pair for 24 columns, 2.6 and 2.4 for 28)."""
+"""Up to this number of columns, differences are no slower than BLAS. Measured per pair on tiles of 512 × 512, on one
+core with AVX-512: 2.2 ns (differences) and 2.5 ns (BLAS) for 24 columns, 2.6 ns and 2.4 ns for 28."""
 LOST = 2.0**12
-"""Rounding error that a kernel value may have, in units of ε: 2¹² ε = 9e-13 in float64. In trials errors stayed below
-half of it, as the estimates are upper bounds. With less, pairs of rows that are only ten or twenty length scales from
-the origin would be computed twice."""
-_ORIGIN_ROWS = 7  # at least so many rows, if there are, have the origin as median: one outlier does no harm
-_SUM_ROWS = 128  # rows of a task of weighted sums
-SLICE = 2**20  # numbers in a slice of differences, 8 MiB
+"""Allowed rounding error of a kernel value, in units of ε: 2¹² ε = 9e-13 in float64. In trials, errors stayed below
+half of this value, since the estimates are upper bounds. With a smaller value, pairs of rows that are only ten or
+twenty length scales from the origin would be computed twice."""
+_ORIGIN_ROWS = 7  # the origin is the median of at least this many rows (if available), so that one outlier is harmless
+_SUM_ROWS = 128  # rows per task of weighted sums
+SLICE = 2**20  # numbers in a slice of differences (8 MiB)
 
 
 def gaussian(X: Any, Y: Any = None, *, lengthscale: float = 1.0) -> Array:
-    """Gaussian (RBF) kernel exp(−‖x − y‖² / (2 ℓ²)).
+    """Compute the Gaussian (RBF) kernel exp(−‖x − y‖² / (2 ℓ²)).
 
     Parameters
     ----------
@@ -59,13 +59,13 @@ def gaussian(X: Any, Y: Any = None, *, lengthscale: float = 1.0) -> Array:
     Returns
     -------
     array of shape (n, m)
-        Of the library, device and dtype of `X`; computed in float64, with a relative error of at most about 1e-12,
-        also for rows that are close to each other and far from all others. (Values below e^{−100} have fewer
-        digits, those below 1e-307 may be zero.)
+        Same library, device and dtype as `X`; computed in float64 with a relative error of at most about 1e-12, even
+        for rows that are close to each other and far from all others. (Values below e^{−100} have fewer correct digits,
+        and values below 1e-307 may be zero.)
 
     Notes
     -----
-    O(nmd) time, as one matrix product. Pairs whose ‖x‖² + ‖y‖² − 2⟨x, y⟩ has lost digits are computed again from x − y.
+    O(nmd) time, as one matrix product. Pairs for which ‖x‖² + ‖y‖² − 2⟨x, y⟩ loses digits are recomputed from x − y.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def gaussian(X: Any, Y: Any = None, *, lengthscale: float = 1.0) -> Array:
 
 
 def laplace(X: Any, Y: Any = None, *, lengthscale: float = 1.0, norm: str = "l2") -> Array:
-    """Laplace (exponential) kernel exp(−‖x − y‖ / ℓ).
+    """Compute the Laplace (exponential) kernel exp(−‖x − y‖ / ℓ).
 
     Parameters
     ----------
@@ -86,21 +86,21 @@ def laplace(X: Any, Y: Any = None, *, lengthscale: float = 1.0, norm: str = "l2"
     lengthscale : float > 0, default=1.0
         ℓ.
     norm : {"l2", "l1"}, default="l2"
-        "l2": the Euclidean norm. "l1": Σ|x_i − y_i|, which makes the kernel a product of kernels of single columns;
-        scikit-learn's ``laplacian_kernel`` is that, with ``gamma`` 1/ℓ.
+        "l2" is the Euclidean norm. "l1" is Σ|x_i − y_i|; the kernel is then a product of kernels of single columns and
+        equals scikit-learn's ``laplacian_kernel`` with ``gamma`` = 1/ℓ.
 
     Returns
     -------
     array of shape (n, m)
-        Of the library, device and dtype of `X`; computed in float64, with a relative error of at most about 1e-12.
+        Same library, device and dtype as `X`; computed in float64 with a relative error of at most about 1e-12.
 
     Notes
     -----
     O(nmd) time. For "l2" most of it is a matrix product; "l1" takes about twice as long for 200 columns. CSR rows take
     O(nnz(x) + nnz(y)) per pair for "l1".
 
-    The functions f = Σ c_j k(·, y_j) have cusps at the y_j: they suit targets that are not smooth. On the sphere the
-    space of such functions is that of the neural tangent kernel [1]_.
+    The functions f = Σ c_j k(·, y_j) have cusps at the y_j and suit targets that are not smooth. On the sphere, the
+    Laplace kernel and the neural tangent kernel have the same RKHS [1]_.
 
     References
     ----------
@@ -117,7 +117,7 @@ def laplace(X: Any, Y: Any = None, *, lengthscale: float = 1.0, norm: str = "l2"
 
 
 def matern(X: Any, Y: Any = None, *, lengthscale: float = 1.0, nu: float = 1.5) -> Array:
-    """Matérn kernel of smoothness ν.
+    """Compute the Matérn kernel of smoothness ν.
 
     With a = √(2ν) ‖x − y‖ / ℓ it is
 
@@ -138,7 +138,7 @@ def matern(X: Any, Y: Any = None, *, lengthscale: float = 1.0, nu: float = 1.5) 
     Returns
     -------
     array of shape (n, m)
-        Of the library, device and dtype of `X`; computed in float64, with a relative error of at most about 1e-12.
+        Same library, device and dtype as `X`; computed in float64 with a relative error of at most about 1e-12.
 
     References
     ----------
@@ -154,7 +154,7 @@ def matern(X: Any, Y: Any = None, *, lengthscale: float = 1.0, nu: float = 1.5) 
 
 @dataclass(frozen=True)
 class DistanceKernel(KernelSpec):
-    """Kernel φ(a) of the scaled distance a of two rows."""
+    """Kernel φ(a) of the scaled distance a between two rows."""
 
     lengthscale: float = 1.0
     sparse: ClassVar[bool] = True
@@ -165,44 +165,44 @@ class DistanceKernel(KernelSpec):
     @property
     @abstractmethod
     def scale(self) -> float:
-        """The factor s of the distance in a."""
+        """Factor s in a = s · distance."""
 
     @property
     @abstractmethod
     def function(self) -> Profile:
-        """φ."""
+        """The profile φ."""
 
     @property
     def absolute(self) -> bool:
-        """Whether distances are those of the ℓ1 norm."""
+        """Whether distances are ℓ1 distances."""
         return self.function is ABSOLUTE
 
     def profile(self, a: Array) -> Array:
-        """φ(a)."""
+        """Return φ(a)."""
         return self.function.value(a)
 
     def slope(self, a: Array) -> Array:
-        """−φ′(a)/a, with 0 in place of infinity at a = 0."""
+        """Return −φ′(a)/a, with 0 instead of infinity at a = 0."""
         return self.function.slope(a)
 
     def on_sphere(self, t: Any) -> np.ndarray:
-        """k(x, y) of unit rows with cosine t, where ‖x − y‖² = 2 − 2t."""
+        """Return k(x, y) for unit rows with cosine t, where ‖x − y‖² = 2 − 2t."""
         if self.absolute:
             rule = "'l2' on the sphere: an ℓ1 distance is not a function of the cosine"
             raise ValueError(message(self.owner, "norm", rule, "l1"))
         return self.profile(self.scale * np.sqrt(np.clip(2 - 2 * np.asarray(t, dtype=np.float64), 0, None)))
 
     def prepare(self, X: Array) -> Rows:
-        """Compiled code takes sparse rows whose columns are in order."""
+        """Sort the columns of sparse rows and remove duplicates, as compiled code requires."""
         return Rows(_array.without_duplicates(X) if _array.is_sparse(X) else X)
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """Distances, then φ."""
+        """Compute scaled distances, then φ."""
         if on_host(a.data):
             from ntkit.kernels import _distances_numba
 
             out = outs[0]
-            tile = np.empty(out.shape) if out.dtype == np.float16 else out  # numba knows no half precision
+            tile = np.empty(out.shape) if out.dtype == np.float16 else out  # numba does not support half precision
             _distances_numba.apply_profile(self._host_tile(a.data, b.data), self.function.code, tile)
             if tile is not out:
                 assign(out, tile)
@@ -215,9 +215,9 @@ class DistanceKernel(KernelSpec):
             assign(outs[0], self.profile(self.distances(_array.widen(a.data), _array.widen(b.data))))
 
     def weighted_sums(self, X: np.ndarray, Y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """Σ_j w_jk k(x_i, y_j) for dense NumPy rows, in float32 with a relative error of about 1e-6 of each term.
+        """Compute Σ_j w_jk k(x_i, y_j) for dense NumPy rows in float32, with a relative error of about 1e-6 per term.
 
-        For predictions with many rows: the kernel matrix is never in memory.
+        This is for predictions on many rows: the kernel matrix is never in memory.
 
         Parameters
         ----------
@@ -244,41 +244,41 @@ class DistanceKernel(KernelSpec):
         return out
 
     def own_values(self, a: Rows) -> tuple[Array, ...]:
-        """Ones."""
+        """Return ones, since k(x, x) = φ(0) = 1."""
         if on_host(a.data):
             return (np.ones(len(a)),)
         return (_array.namespace(a.data).ones(len(a), dtype=_array.wide_dtype(a.data), device=_array.device(a.data)),)
 
     def gradients(self, X: Array, Y: Array, C: Array) -> Array:
-        """Gradients of some rows, see :meth:`KernelSpec.gradient`."""
+        """Compute the gradients for a block of rows; see :meth:`KernelSpec.gradient`."""
         from ntkit.kernels._distance_gradients import gradient_l1, gradient_l2
 
-        with np.errstate(over="ignore", invalid="ignore"):  # such rows are computed again
+        with np.errstate(over="ignore", invalid="ignore"):  # rows that overflow are recomputed
             return (gradient_l1 if self.absolute else gradient_l2)(self, _array.widen(X), _array.widen(Y), C)
 
     def taylor(self, degree: int) -> np.ndarray:
         """See :meth:`KernelSpec.taylor`."""
         if self.absolute:
             return super().taylor(degree)
-        # a² = 2s²(1 − t), so aa′ = −s², and the derivatives of (1 + a)e^{−a} and (1 + a + a²/3)e^{−a} in t are
-        # s² e^{−a} and s²/3 (1 + a)e^{−a}: no term is negative.
+        # a² = 2s²(1 − t), so aa′ = −s², and the derivatives of (1 + a)e^{−a} and (1 + a + a²/3)e^{−a} with respect to t
+        # are s² e^{−a} and s²/3 (1 + a)e^{−a}: no term is negative.
         at_zero = self.on_sphere(np.zeros(1))[0]
-        first = _exponential_taylor(self.scale, degree)
+        exponential = _exponential_taylor(self.scale, degree)
         if self.function is EXPONENTIAL:
-            return first
+            return exponential
         square, a = self.scale**2, self.scale * math.sqrt(2)
         if self.function is MATERN_3_2:
-            return _integrated(square * first, at_zero)
-        return _integrated(square / 3 * _integrated(square * first, (1 + a) * math.exp(-a)), at_zero)
+            return _integrated(square * exponential, at_zero)
+        return _integrated(square / 3 * _integrated(square * exponential, (1 + a) * math.exp(-a)), at_zero)
 
     def bytes_per_row(self, a: Rows) -> int:
-        """Two float64 copies of a row, centred and scaled."""
+        """Return the size of float64 copies of a row, centred and scaled."""
         return 24 * int(a.data.shape[1]) if not _array.is_sparse(a.data) else super().bytes_per_row(a)
 
     def distances(self, x: Array, y: Array, *, differences: bool = False) -> Array:
-        """Scaled distances a of all pairs of dense wide rows, accurate enough for φ(a).
+        """Compute the scaled distances a of all pairs of dense float64 rows, accurate enough for φ(a).
 
-        With `differences` they are accurate to the last digits, which takes longer for many columns.
+        With `differences`, they are accurate to the last digits; this is slower for many columns.
         """
         if _array.is_numpy(x):
             tile = self._host_tile(x, y, differences=differences)
@@ -295,14 +295,14 @@ class DistanceKernel(KernelSpec):
         return self.absolute or x.shape[1] <= FEW_COLUMNS
 
     def _centred(self, x: Array, y: Array) -> tuple[Array, Array, Array, Array]:
-        """Scaled rows relative to one point among them, and their squared norms."""
+        """Shift the rows by one point among them and scale them; return them and their squared norms."""
         xp = _array.namespace(x)
         origin = origin_of(y)
         x, y = (x - origin) * self.scale, (y - origin) * self.scale
         return x, y, xp.sum(x * x, axis=1), xp.sum(y * y, axis=1)
 
     def _traced_squares(self, x: Array, y: Array) -> Array:
-        """a² of traced rows and constant ones by one matrix product: (x, ‖x‖², 1)·(−2y, 1, ‖y‖²)."""
+        """Compute a² between traced and constant rows by one matrix product: (x, ‖x‖², 1)·(−2y, 1, ‖y‖²)."""
         xp = _array.namespace(x)
         x, y, x_squares, y_squares = self._centred(x, y)
         left = xp.concat([x, x_squares[:, None], xp.ones_like(x_squares)[:, None]], axis=1)
@@ -310,7 +310,7 @@ class DistanceKernel(KernelSpec):
         return xp.clip(xp.matmul(left, xp.matrix_transpose(right)), 0, None)
 
     def _correct(self, squares: Array, totals: Array, x: Array, y: Array) -> None:
-        """Compute inaccurate squared distances again from differences, in slices that bound the memory."""
+        """Recompute inaccurate squared distances from differences, in slices that bound the memory."""
         xp = _array.namespace(x)
         i, j = xp.nonzero(inaccurate(squares, totals, x.shape[1], self.function))
         step = max(1, SLICE // x.shape[1])
@@ -320,7 +320,7 @@ class DistanceKernel(KernelSpec):
             _array.scatter(squares, i[part], j[part], xp.sum(difference * difference, axis=1))
 
     def _host_tile(self, X: Any, Y: Any, *, differences: bool = False) -> np.ndarray:
-        """a² of all pairs, or a for the ℓ1 norm, of NumPy or CSR rows."""
+        """Compute a² (a for the ℓ1 norm) of all pairs of NumPy or CSR rows."""
         from ntkit.kernels import _distances_numba as compiled
 
         if _array.is_sparse(X):
@@ -330,7 +330,7 @@ class DistanceKernel(KernelSpec):
             tile = np.empty((len(X), len(Y)))
             compiled.differences(_padded_columns(X), _padded_columns(Y), self.scale, self.absolute, tile)
             return tile
-        with np.errstate(over="ignore", invalid="ignore"):  # such squares are computed again
+        with np.errstate(over="ignore", invalid="ignore"):  # squares that overflow are recomputed
             x, y, x_squares, y_squares = self._centred(X, Y)
             tile = inner_products(x, y)
         if compiled.squares(tile, x_squares, y_squares, *_limits(X.shape[1], self.function)):
@@ -430,7 +430,7 @@ class Matern(DistanceKernel):
     def __post_init__(self) -> None:
         super().__post_init__()
         if check_real(self.nu, "nu", self.owner) not in _BY_NU:
-            remedy = "For a smoother kernel use gaussian, the limit of large nu."
+            remedy = "For a smoother kernel, use gaussian, which is the limit of large nu."
             raise ValueError(message(self.owner, "nu", "0.5, 1.5 or 2.5", self.nu, remedy))
 
     @property
@@ -448,7 +448,10 @@ _BY_NU = {0.5: EXPONENTIAL, 1.5: MATERN_3_2, 2.5: MATERN_5_2}
 
 
 def _exponential_taylor(scale: float, degree: int) -> np.ndarray:
-    """Taylor coefficients of e^{−a}, a = s√(2 − 2t): n e_n = −Σ_k k a_k e_{n−k}, where a_k < 0 for k > 0."""
+    """Return the Taylor coefficients e_n of e^{−a}, where a = s√(2 − 2t) has the coefficients a_k.
+
+    n e_n = −Σ_k k a_k e_{n−k}, where a_k < 0 for k > 0.
+    """
     k = np.arange(1, degree + 1)
     a = scale * math.sqrt(2) * np.cumprod(np.append(1.0, (k - 1.5) / k))
     values = np.zeros(degree + 1)
@@ -459,28 +462,29 @@ def _exponential_taylor(scale: float, degree: int) -> np.ndarray:
 
 
 def _integrated(coefficients: np.ndarray, at_zero: float) -> np.ndarray:
-    """Taylor coefficients of the integral of a series, with its value at 0."""
+    """Return the Taylor coefficients of the integral of a series, given the value of the integral at 0."""
     return np.append(at_zero, coefficients[:-1] / np.arange(1, len(coefficients)))
 
 
 def rounding(n_terms: int) -> float:
-    """Error of ‖x‖² + ‖y‖² − 2⟨x, y⟩ in units of ε (‖x‖² + ‖y‖²).
+    """Estimate the error of ‖x‖² + ‖y‖² − 2⟨x, y⟩ in units of ε (‖x‖² + ‖y‖²).
 
-    A sum of d terms is off by about √d ε/2 times their sizes if rounding errors are independent (less with several
-    accumulators, as BLAS has them); 4 is for rows rounded when they are centred and scaled, and for the last sums.
+    If rounding errors are independent, the relative error of a sum of d terms is about √d ε/2, and less with several
+    accumulators, as in BLAS. The term 4 accounts for the rounding of centred and scaled rows and for the final sums.
     """
     return 4 + math.sqrt(n_terms)
 
 
 def inaccurate(squares: Array, totals: Array, n_features: int, function: Profile) -> Array:
-    """Which of the squared distances, from ‖x‖² + ‖y‖² = `totals`, are not accurate enough for the kernel.
+    """Return a mask of the squared distances that are not accurate enough for the kernel.
 
-    With the error δ = ``rounding(n_features)`` · ε · totals and the margin (α, β) of φ these are the squares with
+    `totals` are the sums ‖x‖² + ‖y‖² from which the squares were computed. With the error
+    δ = ``rounding(n_features)`` · ε · totals and the margin (α, β) of φ, a square is inaccurate if
 
-        δ/(α + βa) > LOST · ε      the left-hand side bounds the relative error of φ(a),
-        or a² ≤ δ                  equal rows may have got another distance than 0,
+        δ/(α + βa) > LOST · ε      (the left-hand side bounds the relative error of φ(a)), or
+        a² ≤ δ                     (equal rows may have a distance other than 0),
 
-    unless φ(a) is zero anyway. Squares that have overflowed are inaccurate too.
+    unless φ(a) is zero anyway. Squares that have overflowed are inaccurate, too.
     """
     xp = _array.namespace(squares)
     epsilon = float(xp.finfo(squares.dtype).eps)
@@ -492,26 +496,26 @@ def inaccurate(squares: Array, totals: Array, n_features: int, function: Profile
 
 
 def _limits(n_features: int, function: Profile) -> tuple[float, float, float, float]:
-    """The numbers of :func:`inaccurate`: rounding, LOST · α, LOST · β and the largest square with a value."""
+    """Return the numbers used by :func:`inaccurate`: rounding, LOST · α, LOST · β and the reach of φ."""
     alpha, beta = function.margin
     return rounding(n_features), LOST * alpha, LOST * beta, function.reach
 
 
 def origin_of(rows: Array) -> Array:
-    """The median of a few rows, column by column."""
+    """Return the median of a few rows, column by column."""
     some = rows[:: max(1, rows.shape[0] // _ORIGIN_ROWS), :]
     return _array.namespace(rows).sort(some, axis=0)[some.shape[0] // 2, :][None, :]
 
 
 def _padded_columns(X: np.ndarray) -> np.ndarray:
-    """The columns as rows, and rows of zeros up to a multiple of 4."""
+    """Return the transpose of X, padded with rows of zeros to a multiple of 4 rows."""
     columns = np.zeros((-(-X.shape[1] // 4) * 4, len(X)))
     columns[: X.shape[1]] = X.T
     return columns
 
 
 def _by_columns(x: Array, y: Array, scale: float, *, absolute: bool) -> Array:
-    """Scaled distances, one column of the data at a time."""
+    """Compute scaled distances, one column of the data at a time."""
     xp = _array.namespace(x)
     total = xp.zeros((x.shape[0], y.shape[0]), dtype=x.dtype, device=_array.device(x))
     for i in range(x.shape[1]):

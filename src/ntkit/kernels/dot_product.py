@@ -1,4 +1,4 @@
-"""Polynomial, exponential and general dot-product kernels, and kernels of the cosine: functions of inner products."""
+"""Dot-product kernels κ(⟨x, y⟩), such as polynomial and exponential kernels, and kernels of the cosine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._validation import check_int, check_real, describe, message
 from ntkit.kernels.arccos import arc_cosine_of_gap
-from ntkit.kernels.chain import LEAST, cosine_gradients, cosines_and_gaps
+from ntkit.kernels.chain import MIN_GAP, cosine_gradients, cosines_and_gaps
 from ntkit.kernels.series import arc_cosine_taylor
 from ntkit.kernels.spec import KernelSpec, check_returned
 from ntkit.kernels.tiles import Rows, assign, inner_products, row_norms
@@ -29,7 +29,7 @@ Function: TypeAlias = Callable[[Array], Array] | Sequence[float] | np.ndarray
 
 
 def polynomial(X: Any, Y: Any = None, *, degree: int = 2, coef0: float = 0.0, gamma: float = 1.0) -> Array:
-    """Polynomial kernel (γ⟨x, y⟩ + c)^p.
+    """Compute the polynomial kernel (γ⟨x, y⟩ + c)^p.
 
     Parameters
     ----------
@@ -56,7 +56,9 @@ def polynomial(X: Any, Y: Any = None, *, degree: int = 2, coef0: float = 0.0, ga
 
 
 def exponential(X: Any, Y: Any = None, *, lengthscale: float = 1.0) -> Array:
-    """Exponential dot-product kernel exp(⟨x, y⟩ / ℓ²); the Gaussian is it times e^{−(‖x‖² + ‖y‖²)/(2ℓ²)}.
+    """Compute the exponential dot-product kernel exp(⟨x, y⟩ / ℓ²).
+
+    The Gaussian kernel is this kernel times e^{−(‖x‖² + ‖y‖²)/(2ℓ²)}.
 
     Parameters
     ----------
@@ -79,7 +81,7 @@ def exponential(X: Any, Y: Any = None, *, lengthscale: float = 1.0) -> Array:
 
 
 def dot_product(X: Any, Y: Any = None, *, function: Function) -> Array:
-    """Dot-product kernel κ(⟨x, y⟩).
+    """Compute the dot-product kernel κ(⟨x, y⟩).
 
     Parameters
     ----------
@@ -87,9 +89,9 @@ def dot_product(X: Any, Y: Any = None, *, function: Function) -> Array:
     Y : array or CSR of shape (m, d), default=None
         None means `X`.
     function : callable or sequence of float
-        κ itself, applied elementwise to float64 arrays of inner products (of the library of `X`), tile by tile and on
-        the calling thread only; or its Taylor coefficients at 0, that of t^j at index j. It is a kernel in every
-        dimension if and only if all Taylor coefficients are non-negative; this is not checked.
+        Either κ, called on the calling thread, tile by tile, with float64 arrays of inner products (of the library of
+        `X`), and applied elementwise; or the Taylor coefficients of κ at 0, with the coefficient of t^j at index j. κ
+        is a kernel in every dimension if and only if all Taylor coefficients are non-negative; this is not checked.
 
     Returns
     -------
@@ -112,32 +114,32 @@ class InnerProductKernel(KernelSpec):
     sparse: ClassVar[bool] = True
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """Inner products by BLAS in float64, then the function."""
+        """Compute inner products by BLAS in float64, then apply the function."""
         assign(outs[0], self.apply(inner_products(a.data, b.data)))
 
     def own_values(self, a: Rows) -> tuple[Array, ...]:
-        """The function of ‖x‖²."""
+        """Return κ(‖x‖²)."""
         norms = row_norms(a.data)
         return (self.apply((norms * norms)[:, None])[:, 0],)
 
     @abstractmethod
     def apply(self, inner: Array) -> Array:
-        """The function of a tile of inner products."""
+        """Return κ for a tile of inner products."""
 
     def slope(self, inner: Array) -> Array:
-        """Its derivative."""
+        """Return κ′ for a tile of inner products."""
         del inner
         raise UnsupportedError(f"The derivative of {self!r} is not known.")
 
     def gradients(self, X: Array, Y: Array, C: Array) -> Array:
-        """Σ_j c_j κ′(⟨x, y_j⟩) y_j."""
+        """Return Σ_j c_j κ′(⟨x, y_j⟩) y_j."""
         xp: Any = _array.namespace(X)
         slopes = self.slope(inner_products(X, Y))
         Y = _array.widen(Y)
         return xp.stack([xp.matmul(slopes * C[:, k][None, :], Y) for k in range(C.shape[1])], axis=1)
 
     def on_sphere(self, t: np.ndarray) -> np.ndarray:
-        """See :meth:`KernelSpec.on_sphere`: the function itself."""
+        """See :meth:`KernelSpec.on_sphere`; equals κ."""
         return self.apply(np.asarray(t, dtype=np.float64))
 
     def taylor(self, degree: int) -> np.ndarray:
@@ -145,7 +147,7 @@ class InnerProductKernel(KernelSpec):
         return self.zonal.taylor(degree)
 
     def scratch_per_pair(self, a: Rows) -> int:
-        """The inner product and what the function makes of it."""
+        """Return the bytes for an inner product and the temporaries of the function."""
         return max(24, self.bytes_per_pair(a))
 
 
@@ -165,16 +167,16 @@ class Polynomial(InnerProductKernel):
         check_real(self.gamma, "gamma", self.owner, minimum=0, strict=True)
 
     def apply(self, inner: Array) -> Array:
-        """(γ t + c)^p."""
+        """Return (γ t + c)^p."""
         return (self.gamma * inner + self.coef0) ** int(self.degree)
 
     def slope(self, inner: Array) -> Array:
-        """Derivative p γ (γ t + c)^{p−1}."""
+        """Return p γ (γ t + c)^{p−1}."""
         return self.degree * self.gamma * (self.gamma * inner + self.coef0) ** int(self.degree - 1)
 
     @property
     def zonal(self) -> Zonal:
-        """See :meth:`KernelSpec.zonal`: binomial coefficients."""
+        """See :meth:`KernelSpec.zonal`; the Taylor coefficients are binomial."""
         from ntkit.kernels.zonal import Series
 
         return Series(logs=binomial_logs(self.degree, self.gamma, self.coef0))
@@ -192,11 +194,11 @@ class Exponential(InnerProductKernel):
         check_real(self.lengthscale, "lengthscale", self.owner, minimum=0, strict=True)
 
     def apply(self, inner: Array) -> Array:
-        """exp(t / ℓ²)."""
+        """Return exp(t / ℓ²)."""
         return _array.namespace(inner).exp(inner / self.lengthscale / self.lengthscale)
 
     def slope(self, inner: Array) -> Array:
-        """exp(t / ℓ²)/ℓ²."""
+        """Return exp(t / ℓ²)/ℓ²."""
         return self.apply(inner) / self.lengthscale / self.lengthscale
 
     @property
@@ -217,7 +219,7 @@ class DotProduct(InnerProductKernel):
 
     @property
     def calls_back(self) -> bool:
-        """True for a function, false for coefficients."""
+        """True if `function` is a callable, False for coefficients."""
         return callable(self.function)
 
     def __post_init__(self) -> None:
@@ -233,7 +235,7 @@ class DotProduct(InnerProductKernel):
         object.__setattr__(self, "function", tuple(coefficients.tolist()))
 
     def apply(self, inner: Array) -> Array:
-        """κ(t), by Horner's rule from coefficients."""
+        """Return κ(t), computed from coefficients by Horner's rule."""
         if callable(self.function):
             values = self.function(inner)
             check_returned(values, tuple(inner.shape), "The 'function' parameter of dot_product")
@@ -241,14 +243,14 @@ class DotProduct(InnerProductKernel):
         return _horner(self.function, inner)
 
     def slope(self, inner: Array) -> Array:
-        """κ′(t) from coefficients."""
+        """Return κ′(t), which is known for coefficients only."""
         if callable(self.function):
             return super().slope(inner)
         return _horner([j * a for j, a in enumerate(self.function)][1:] or [0.0], inner)
 
     @property
     def zonal(self) -> Zonal:
-        """See :meth:`KernelSpec.zonal`, of coefficients ≥ 0."""
+        """See :meth:`KernelSpec.zonal`; for coefficients ≥ 0."""
         from ntkit.kernels.zonal import Series
 
         if callable(self.function):
@@ -261,30 +263,30 @@ class DotProduct(InnerProductKernel):
 
 
 class CosineKernel(KernelSpec):
-    """Kernel ‖x‖^p ‖y‖^p κ(cos(x, y)); 0 for a zero row, also for p = 0."""
+    """Kernel ‖x‖^p ‖y‖^p κ(cos(x, y)); it is 0 for zero rows, even if p = 0."""
 
     power: int
     sparse: ClassVar[bool] = True
 
     def prepare(self, X: Array) -> Rows:
-        """Norms."""
+        """Compute the norms of the rows."""
         return Rows(X, {"norm": row_norms(X)})
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """Cosines by BLAS, those near ±1 again from differences."""
+        """Compute cosines by BLAS, recompute those near ±1 from differences, then apply κ."""
         values = self.apply(*cosines_and_gaps(a, b))
         assign(outs[0], self._scales(a)[:, None] * values * self._scales(b)[None, :])
 
     def own_values(self, a: Rows) -> tuple[Array, ...]:
-        """κ(1) ‖x‖^{2p}."""
+        """Return κ(1) ‖x‖^{2p}."""
         return (self.at_one * self._scales(a) ** 2,)
 
     @abstractmethod
     def apply(self, t: Array, gap: Array) -> Array:
-        """κ of cosines t, with 1 − |t|."""
+        """Return κ(t); `gap` is 1 − |t|, which is more accurate near ±1."""
 
     def slope(self, t: Array, gap: Array) -> Array:
-        """κ′ of cosines t, with 1 − |t|."""
+        """Return κ′(t); `gap` is 1 − |t|."""
         raise UnsupportedError(f"The derivative of {self!r} is not known.")
 
     def gradients(self, X: Array, Y: Array, C: Array) -> Array:
@@ -304,7 +306,7 @@ class CosineKernel(KernelSpec):
         return Homogeneous(self.on_sphere, self.power, self.taylor)
 
     def bytes_per_pair(self, a: Rows) -> int:
-        """A handful of temporaries."""
+        """Return the size of a few float64 temporaries."""
         return 64
 
     def _scales(self, a: Rows) -> Array:
@@ -316,7 +318,7 @@ class CosineKernel(KernelSpec):
 @KernelSpec.register("zonal")
 @dataclass(frozen=True)
 class Cosine(CosineKernel):
-    """A user's κ, which gets float64 arrays of NumPy on the calling thread."""
+    """Kernel with a user-defined κ, which is called with float64 NumPy arrays on the calling thread."""
 
     function: Callable[[np.ndarray], Any]
     power: int = 1
@@ -324,12 +326,12 @@ class Cosine(CosineKernel):
 
     def __post_init__(self) -> None:
         if not callable(self.function) or isinstance(self.function, type):
-            raise TypeError(message(self.owner, "function", "a function of arrays of cosines", self.function))
+            raise TypeError(message(self.owner, "function", "a function that takes arrays of cosines", self.function))
         check_int(self.power, "power", self.owner, minimum=0)
 
     @property
     def calls_back(self) -> bool:
-        """Yes."""
+        """Always True."""
         return True
 
     def apply(self, t: Array, gap: Array) -> Array:
@@ -338,8 +340,8 @@ class Cosine(CosineKernel):
         values = np.asarray(self.function(host.copy()))
         if values.shape != host.shape or values.dtype.kind not in "biuf" or not np.isfinite(values).all():
             raise ValueError(
-                f"The 'kernel' function must return finite real numbers of the shape of its argument, {host.shape} "
-                f"here. Got {describe(values)} instead."
+                f"The 'kernel' function must return finite real numbers in an array of the same shape as its argument, "
+                f"here {host.shape}. Got {describe(values)} instead."
             )
         return _array.namespace(t).asarray(values.astype(np.float64), device=_array.device(t))
 
@@ -357,11 +359,11 @@ class ArcCosine(CosineKernel):
 
     @property
     def power(self) -> int:  # type: ignore[override]
-        """The order p."""
+        """The power p, which equals the order."""
         return self.order
 
     def taylor(self, degree: int) -> np.ndarray:
-        """See :meth:`KernelSpec.taylor`; of orders 0 and 1."""
+        """See :meth:`KernelSpec.taylor`; for orders 0 and 1."""
         return super().taylor(degree) if self.order == 2 else arc_cosine_taylor(self.order, degree)
 
     def apply(self, t: Array, gap: Array) -> Array:
@@ -369,7 +371,7 @@ class ArcCosine(CosineKernel):
         return arc_cosine_of_gap(t, gap, self.order)
 
     def slope(self, t: Array, gap: Array) -> Array:
-        """κ₀′ = 1/(π√(1 − t²)), κ₁′ = κ₀, κ₂′ = 4κ₁/3."""
+        """Return κ₀′ = 1/(π√(1 − t²)), κ₁′ = κ₀ or κ₂′ = 4κ₁/3."""
         if self.order == 0:
             return _step_slope(gap)
         return arc_cosine_of_gap(t, gap, self.order - 1) * (1.0 if self.order == 1 else 4 / 3)
@@ -392,12 +394,12 @@ class HiddenNTK(CosineKernel):
         return 0.5 * t * arc_cosine_of_gap(t, gap, 0)
 
     def slope(self, t: Array, gap: Array) -> Array:
-        """½(κ₀ + tκ₀′)."""
+        """Return ½(κ₀ + tκ₀′)."""
         return 0.5 * (arc_cosine_of_gap(t, gap, 0) + t * _step_slope(gap))
 
 
 def binomial_logs(degree: int, gamma: float, coef0: float) -> np.ndarray:
-    """Logarithms of the coefficients of t^j in (γt + c)^p."""
+    """Return the logarithms of the coefficients of t^j in (γt + c)^p."""
     from scipy.special import gammaln, xlogy
 
     j = np.arange(degree + 1)
@@ -407,8 +409,8 @@ def binomial_logs(degree: int, gamma: float, coef0: float) -> np.ndarray:
 
 
 def _step_slope(gap: Array) -> Array:
-    """κ₀′."""
-    return (_array.namespace(gap).clip(gap, LEAST, None) * (2 - gap)) ** -0.5 / math.pi
+    """Return κ₀′ for 1 − |t| = `gap`."""
+    return (_array.namespace(gap).clip(gap, MIN_GAP, None) * (2 - gap)) ** -0.5 / math.pi
 
 
 def _horner(coefficients: Any, t: Array) -> Array:

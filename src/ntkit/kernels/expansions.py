@@ -1,13 +1,13 @@
-"""Power series of dual activations: coefficients ≥ 0, so that every term is a kernel and has features.
+"""Power series of dual activations. Their coefficients are ≥ 0, so every term is a kernel and has features.
 
-For z ~ N(0, 1) an activation expands in normalized Hermite polynomials, σ(√a z) = Σ_j h_j(a) He_j(z)/√(j!). So for
+For z ~ N(0, 1), an activation is a series of normalized Hermite polynomials, σ(√a z) = Σ_j h_j(a) He_j(z)/√(j!). So for
 Gaussian (u, v) with variances a, b and correlation t::
 
     E[σ(u)σ(v)]   = Σ_j h_j(a) h_j(b) t^j
     E[σ′(u)σ′(v)] = Σ_j g_j(a) g_j(b) t^j,      g_j(a) = √(j+1) h_{j+1}(a)/√a
 
-by Mehler's formula (Daniely et al., NeurIPS 2016). h_j keeps its sign for all variances, so each product is ≥ 0. The
-coefficients of each activation stand with it, in :mod:`ntkit.networks.activations`.
+by Mehler's formula (Daniely et al., NeurIPS 2016). h_j has the same sign for all variances, so each product is ≥ 0. The
+coefficients of each activation are defined in :mod:`ntkit.networks.activations`.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from ntkit.kernels.arccos import arc_cosine
 from ntkit.kernels.fit import LARGEST_DEGREE, fit, nodes
 from ntkit.networks import Activation, PiecewiseLinear
 
-_NODES = 2000
+_NODES = 2000  # number of intervals in the angle between the correlations at which `dual_degree` measures errors
 
 
 def hermite_coefficients(activation: Activation, variance: Any, degree: int) -> Array:
-    """Hermite coefficients h_0 … h_degree of an activation at every variance.
+    """Compute the Hermite coefficients h_0 … h_degree of an activation at every variance.
 
     ::
 
         h_j(a) = E[σ(√a z) He_j(z)]/√(j!),    Σ_j h_j(a) h_j(b) t^j = E[σ(u)σ(v)]
 
-    with σ divided by √E[σ(z)²] if it is normalized. For Gaussian, whose phase is random, the second equation holds with
-    h_j(a) = e^{−a/2} a^{j/2}/√(j!).
+    If the activation is normalized, σ is divided by √E[σ(z)²]. For Gaussian, whose phase is random, the second equation
+    holds with h_j(a) = e^{−a/2} a^{j/2}/√(j!).
 
     Parameters
     ----------
     activation : Activation
-        One of :mod:`ntkit.networks`.
+        An activation of :mod:`ntkit.networks`.
     variance : float or array
         Variances a ≥ 0 of any shape.
     degree : int from 0 to 128
@@ -54,12 +54,12 @@ def hermite_coefficients(activation: Activation, variance: Any, degree: int) -> 
     Returns
     -------
     array of shape (*variance.shape, degree + 1)
-        Of the library, device and dtype of `variance`; computed in float64. At a = 0 the limit.
+        Same library, device and dtype as `variance`; computed in float64. At a = 0, the limit.
 
     Notes
     -----
-    Closed forms, with relative errors of a few roundings; O(degree) multiplications per variance. Degrees come first
-    in memory.
+    Computed from closed forms, with relative errors of a few ε and O(degree) multiplications per variance. The axis of
+    degrees is the first in memory.
 
     Examples
     --------
@@ -75,13 +75,13 @@ def hermite_coefficients(activation: Activation, variance: Any, degree: int) -> 
 
 
 def derivative_coefficients(activation: Activation, variance: Any, degree: int) -> Array:
-    """Hermite coefficients g_0 … g_degree of the derivative of an activation at every variance.
+    """Compute the Hermite coefficients g_0 … g_degree of the derivative of an activation at every variance.
 
     ::
 
         g_j(a) = E[σ′(√a z) He_j(z)]/√(j!) = √(j+1) h_{j+1}(a)/√a,    Σ_j g_j(a) g_j(b) t^j = E[σ′(u)σ′(v)]
 
-    Parameters, result and cost are those of :func:`hermite_coefficients`.
+    Parameters, result and cost are the same as for :func:`hermite_coefficients`.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def derivative_coefficients(activation: Activation, variance: Any, degree: int) 
 
 
 def dual_at_one(activation: Activation, variance: Any) -> Array:
-    """Exact E[σ(√a z)²], the sum of all h_j(a)².
+    """Compute E[σ(√a z)²], the sum of all h_j(a)², exactly.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ def dual_at_one(activation: Activation, variance: Any) -> Array:
 
 
 def derivative_dual_at_one(activation: Activation, variance: Any) -> Array:
-    """Exact E[σ′(√a z)²], the sum of all g_j(a)²; at a = 0 the limit.
+    """Compute E[σ′(√a z)²], the sum of all g_j(a)², exactly; at a = 0, the limit.
 
     Parameters
     ----------
@@ -142,13 +142,13 @@ def derivative_dual_at_one(activation: Activation, variance: Any) -> Array:
 def truncated_coefficients(
     activation: Activation, variance: Any, degrees: Sequence[int], *, derivative: bool = False
 ) -> Array:
-    """Coefficients ĥ_j(a) ≥ 0 of chosen degrees j whose squares sum to the exact dual at t = 1, for every variance.
+    """Compute coefficients ĥ_j(a) ≥ 0 for chosen degrees j; at every variance their squares sum to the dual at t = 1.
 
-    Σ_j ĥ_j(a) ĥ_j(b) t^j stands for the dual. The weight h_i(a)² of a degree i that is left out goes to the next kept
-    degree of the same parity, or to the highest one if i is beyond it. Of all kept powers with the sign of t^i at every
-    t that one is then the closest, as |t^i| ≤ |t^j| and |t^j| falls with j. For a = b the sum is exact at
-    t = ±1 and errs in between by less than the weight that moved. A parity of which no degree is
-    kept gives its weight to the highest degree of all: the sum stays exact at t = 1.
+    Σ_j ĥ_j(a) ĥ_j(b) t^j approximates the dual. The weight h_i(a)² of an omitted degree i is moved to the next kept
+    degree of the same parity, or to the highest kept degree of that parity if i is beyond it. Among the kept powers
+    with the same sign as t^i for every t, this power is the closest, as |t^i| ≤ |t^j| and |t^j| decreases with j. For
+    a = b the sum is exact at t = ±1, and its error in between is less than the weight that was moved. If no degree of a
+    parity is kept, its weight is moved to the highest kept degree, and the sum is still exact at t = 1.
 
     Parameters
     ----------
@@ -156,15 +156,15 @@ def truncated_coefficients(
     variance : float or array
         Variances a ≥ 0 of any shape.
     degrees : sequence of int
-        Degrees to keep, increasing, from 0 to 128; one or more must be odd for Erf and Sin and even for Abs, the
-        other way round for their derivatives.
+        Degrees to keep, increasing, from 0 to 128. At least one must be odd for Erf and Sin, and even for Abs; for
+        their derivatives it is the other way round.
     derivative : bool, default=False
         Whether to expand E[σ′(u)σ′(v)] instead of E[σ(u)σ(v)].
 
     Returns
     -------
     array of shape (*variance.shape, len(degrees))
-        Of the library, device and dtype of `variance`.
+        Same library, device and dtype as `variance`.
 
     Examples
     --------
@@ -178,18 +178,18 @@ def truncated_coefficients(
     _check_activation(activation, owner)
     check_bool(derivative, "derivative", owner)
     kept = _check_degrees(activation, degrees, owner, derivative)
-    a, dtype = _variances(variance, owner, graph=True)  # features are differentiated through it
+    a, dtype = _variances(variance, owner, graph=True)  # gradients of features flow through this function
     return _stack(_truncate(activation, a, kept, derivative), dtype)
 
 
 def dual_polynomial(
     activation: Activation, degree: int, *, derivative: bool = False
 ) -> tuple[tuple[float, ...], float]:
-    """Polynomial with coefficients ≥ 0 fitted to the dual of a piecewise linear activation on [−1, 1], exact at t = 1.
+    """Fit a polynomial with coefficients ≥ 0 to the dual of a piecewise linear activation on [−1, 1], exact at t = 1.
 
-    The dual, scaled to one at t = 1, is w t + (1 − w) κ₁(t) and the derivative dual w + (1 − w) κ₀(t), with
-    w = 2α/(1 + α²) for slopes 1 and α. |w| ≤ 1 and κ₁ = 1/π + t/2 + …, κ₀ = 1/2 + …, so no Taylor coefficient is
-    negative for any slope. The dual of Abs is even and its derivative dual odd, and so are their polynomials.
+    Scaled to one at t = 1, the dual is w t + (1 − w) κ₁(t) and the derivative dual is w + (1 − w) κ₀(t), with
+    w = 2α/(1 + α²) for slopes 1 and α. Since |w| ≤ 1, κ₁ = 1/π + t/2 + … and κ₀ = 1/2 + …, no Taylor coefficient is
+    negative for any slope. The dual of Abs is even, its derivative dual is odd, and so are the fitted polynomials.
 
     Parameters
     ----------
@@ -205,7 +205,7 @@ def dual_polynomial(
     coefficients : tuple of float
         They sum to one.
     error : float
-        Largest error on [−1, 1], see :func:`ntkit.kernels.nonnegative_polynomial`.
+        Largest error on [−1, 1]; see :func:`ntkit.kernels.nonnegative_polynomial`.
 
     Examples
     --------
@@ -223,24 +223,24 @@ def dual_polynomial(
 
 
 def dual_degree(activation: Activation, tolerance: float, *, variance: Any = 1.0, derivative: bool = False) -> int:
-    """Smallest degree n at which :func:`truncated_coefficients` of all degrees up to n err by at most `tolerance`.
+    """Return the smallest n such that :func:`truncated_coefficients` with degrees 0 … n has an error ≤ `tolerance`.
 
-    The error is the largest, over correlations t and the given variances a of both u and v, of
-    |Σ_j ĥ_j(a)² t^j − E[σ(u)σ(v)]| / E[σ(u)²]; it never grows with n.
+    The error is the maximum of |Σ_j ĥ_j(a)² t^j − E[σ(u)σ(v)]| / E[σ(u)²] over correlations t and the given variances a
+    of both u and v. It never increases with n.
 
     Parameters
     ----------
     activation : Activation
     tolerance : float ≥ 0
     variance : float or array, default=1.0
-        Typical variances, or the ends of their range; it is the largest that counts for Erf, GELU, Sin and Gaussian.
+        Typical variances, or the ends of their range. For Erf, GELU, Sin and Gaussian only the largest one matters.
     derivative : bool, default=False
-        Whether the derivative dual is meant.
+        Whether to use the derivative dual.
 
     Returns
     -------
     int
-        128 if no degree up to that does.
+        128 if no lower degree is accurate enough.
 
     Examples
     --------
@@ -267,7 +267,7 @@ def dual_degree(activation: Activation, tolerance: float, *, variance: Any = 1.0
             values = values * t + h * h
         return bool(xp.all(xp.abs(values - exact) <= allowed))
 
-    lowest = 0 if any(_weights(activation, 0, derivative)[0]) else 1  # of an odd function
+    lowest = 0 if any(_weights(activation, 0, derivative)[0]) else 1  # an odd function has no degree 0
     return bisect_left(range(LARGEST_DEGREE), True, lo=lowest, key=is_close)
 
 
@@ -285,13 +285,13 @@ def _at_one(activation: Activation, variance: Any, owner: str, *, derivative: bo
 
 
 def _stack(columns: list[Array], dtype: Any) -> Array:
-    """Arrays side by side along a last axis, which comes first in memory: no columns are interleaved."""
+    """Stack arrays along a last axis that is the first in memory, so that columns are not interleaved."""
     xp = _array.namespace(columns[0])
     return xp.moveaxis(xp.stack([xp.astype(column, dtype, copy=False) for column in columns]), 0, -1)
 
 
 def _expand(activation: Activation, a: Array, degree: int, derivative: bool) -> list[Array]:
-    """h_j(a) or g_j(a) for j up to `degree`."""
+    """Compute h_j(a), or g_j(a) if `derivative`, for j up to `degree`."""
     xp = _array.namespace(a)
     power, ratio = activation.hermite_factors(a, derivative=derivative)
     zero = xp.zeros_like(a)
@@ -307,7 +307,10 @@ def _expand(activation: Activation, a: Array, degree: int, derivative: bool) -> 
 
 @lru_cache(maxsize=256)
 def _weights(activation: Activation, degree: int, derivative: bool) -> tuple[tuple[float, float], ...]:
-    """A_j and B_j of an activation, with its normalization; for the derivative √(j+1) A_{j+1} and √(j+1) B_{j+1}."""
+    """Return the constant and linear Hermite weights A_j, B_j of an activation, including its normalization.
+
+    For the derivative these are √(j+1) A_{j+1} and √(j+1) B_{j+1}.
+    """
     n = degree + 1 + derivative
     constant, linear = (activation.scale * weights for weights in activation.hermite_weights(n))
     if derivative:
@@ -317,7 +320,7 @@ def _weights(activation: Activation, degree: int, derivative: bool) -> tuple[tup
 
 
 def _truncate(activation: Activation, a: Array, kept: tuple[int, ...], derivative: bool) -> list[Array]:
-    """Coefficients of :func:`truncated_coefficients`."""
+    """Compute the coefficients of :func:`truncated_coefficients`."""
     xp = _array.namespace(a)
     exact = _expand(activation, a, kept[-1], derivative)
     at_one, at_minus_one = activation.dual_at_ends(a, derivative=derivative)
@@ -333,7 +336,7 @@ def _truncate(activation: Activation, a: Array, kept: tuple[int, ...], derivativ
             weight = reduce(add, [exact[i] * exact[i] for i in group])
             coefficients[j] = xp.abs(exact[j]) if group == [j] else root(weight)
             rest = rest - weight
-        # A rest that is small has lost its digits, and may be below zero.
+        # A small remainder has lost its digits and may be negative.
         coefficients[top] = root(xp.maximum(rest, exact[top] * exact[top]))
     if orphan is not None:
         coefficients[kept[-1]] = root(coefficients[kept[-1]] ** 2 + xp.clip(orphan, 0, None))
@@ -341,7 +344,7 @@ def _truncate(activation: Activation, a: Array, kept: tuple[int, ...], derivativ
 
 
 def _groups(activation: Activation, kept: tuple[int, ...], parity: int, derivative: bool) -> dict[int, list[int]]:
-    """Degrees whose weight each kept degree takes, without those that have none."""
+    """Return, for each kept degree of a parity, the degrees whose weight it receives, without degrees of weight 0."""
     present = [any(weights) for weights in _weights(activation, kept[-1], derivative)]
     groups: dict[int, list[int]] = {}
     start = parity
@@ -355,10 +358,10 @@ def _groups(activation: Activation, kept: tuple[int, ...], parity: int, derivati
 
 @lru_cache(maxsize=256)
 def _fit(w: float, degree: int, derivative: bool) -> tuple[tuple[float, ...], float]:
-    """Fit to the scaled dual; of an even or odd one, that of Abs, by powers of its parity.
+    """Fit a polynomial to the scaled dual; the even or odd dual of Abs is fitted by powers of its parity only.
 
-    Powers of the other parity would carry some 2 % of the weight, as a way around the equation at t = 1, and make the
-    largest error larger.
+    Otherwise powers of the other parity would receive about 2 % of the weight, because of the equation at t = 1, and
+    the largest error would be larger.
     """
     t = nodes()
     values = w + (1 - w) * arc_cosine(t, 0) if derivative else w * t + (1 - w) * arc_cosine(t, 1)
@@ -381,17 +384,20 @@ def _check_degrees(activation: Activation, degrees: Any, owner: str, derivative:
     if not kept or any(i >= j for i, j in pairwise(kept)):
         raise ValueError(message(owner, "degrees", rule, degrees))
     if not any(_groups(activation, kept, parity, derivative) for parity in (0, 1)):
-        rule = f"odd or even as the {'derivative ' if derivative else ''}dual of {activation!r} is, one or more of them"
+        parity = "even" if any(_weights(activation, 0, derivative)[0]) else "odd"
+        dual = f"the {'derivative ' if derivative else ''}dual of {activation!r}"
+        rule = f"a sequence with at least one {parity} degree, since {dual} is {parity}"
         raise ValueError(message(owner, "degrees", rule, degrees))
     return kept
 
 
 def _variances(variance: Any, owner: str, *, graph: bool = False) -> tuple[Array, Any]:
-    """Variances in wide precision, with torch's graph if asked for, and the dtype of the result."""
+    """Return the variances in wide precision, detached from torch's graph unless `graph`, and the result's dtype."""
     a = real_array(variance, "variance", owner)
     dtype = _array.result_dtype(a)
     xp: Any = _array.namespace(a)
     a = _array.widen(a.detach() if _array.is_torch(a) and not graph else a)
     if not _array.is_traced(a) and not bool(xp.all((a >= 0) & (a < math.inf))):
-        raise ValueError(message(owner, "variance", "finite and ≥ 0", variance, "Clip what rounding left below zero."))
+        remedy = "Clip negative rounding errors to zero."
+        raise ValueError(message(owner, "variance", "finite and ≥ 0", variance, remedy))
     return a, dtype

@@ -1,4 +1,4 @@
-"""Polynomials with non-negative coefficients that stand for dot-product kernels on the unit sphere."""
+"""Polynomials with non-negative coefficients that approximate dot-product kernels on the unit sphere."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ import numpy as np
 from ntkit._validation import check_int, check_real, message
 from ntkit.kernels.spec import KernelSpec, check_returned
 
-LARGEST_DEGREE = 128
-_NODES = 2000
+LARGEST_DEGREE = 128  # highest degree that `fitted_degree` tries, and of Hermite expansions
+_NODES = 2000  # number of cosines at which a fit is computed and its error is measured
 
 
 def nonnegative_polynomial(function: Callable[[np.ndarray], Any], degree: int) -> tuple[np.ndarray, float]:
     """Fit Σ a_j t^j with a_j ≥ 0 to κ(t) on [−1, 1], exact at t = 1.
 
-    Such a polynomial is a kernel on the sphere of any dimension, so it has features (Remark 1 of [1]_), and it keeps
-    κ(1), so their norms are right. It is the least-squares fit in the angle: of ∫ (Σ a_j cos^j θ − κ(cos θ))² dθ,
-    by SciPy's ``nnls``.
+    Such a polynomial is a kernel on the sphere of any dimension, so it has features (Remark 1 of [1]_). It preserves
+    κ(1), so the features have the right norm. The fit minimizes ∫ (Σ a_j cos^j θ − κ(cos θ))² dθ over the angle, by
+    SciPy's ``nnls``.
 
     Parameters
     ----------
@@ -37,8 +37,9 @@ def nonnegative_polynomial(function: Callable[[np.ndarray], Any], degree: int) -
 
     Notes
     -----
-    The coefficients sum to κ(1), so κ = κ Σ a_j/κ(1), and the fit minimizes ‖(t^j − κ/κ(1)) a‖ over a ≥ 0 with that
-    sum: homogeneous but for the sum, which one more equation of any weight fixes up to a factor.
+    The coefficients sum to κ(1), so κ = κ Σ a_j/κ(1), and the fit minimizes ‖(t^j − κ/κ(1)) a‖ over a ≥ 0 with this
+    sum. The objective is homogeneous, so one more equation, of any weight, determines the solution up to a factor; the
+    sum fixes the factor.
 
     References
     ----------
@@ -55,7 +56,7 @@ def nonnegative_polynomial(function: Callable[[np.ndarray], Any], degree: int) -
     owner = "nonnegative_polynomial"
     degree = check_int(degree, "degree", owner, minimum=0)
     if not callable(function):
-        raise TypeError(message(owner, "function", "a callable on arrays of cosines", function))
+        raise TypeError(message(owner, "function", "a callable that takes arrays of cosines", function))
     t = nodes()
     values = function(np.append(t, 1.0))
     check_returned(values, (len(t) + 1,), "function")
@@ -66,7 +67,10 @@ def nonnegative_polynomial(function: Callable[[np.ndarray], Any], degree: int) -
 
 
 def fit(t: np.ndarray, values: np.ndarray, at_one: float, degrees: np.ndarray) -> tuple[np.ndarray, float]:
-    """Coefficients of powers up to the last of `degrees`, those of others 0, and the largest error over κ(1)."""
+    """Fit coefficients of the powers in `degrees`; return them and the largest error relative to κ(1).
+
+    The coefficients of other powers below the highest degree are 0.
+    """
     from scipy.optimize import nnls
 
     powers = t[:, None] ** degrees
@@ -80,19 +84,19 @@ def fit(t: np.ndarray, values: np.ndarray, at_one: float, degrees: np.ndarray) -
 
 @lru_cache(maxsize=256)
 def fitted_polynomial(spec: KernelSpec, degree: int) -> tuple[tuple[float, ...], float]:
-    """Coefficients and error of :func:`nonnegative_polynomial` for a kernel on the unit sphere."""
+    """Return the coefficients and error of :func:`nonnegative_polynomial` for a kernel on the unit sphere."""
     a, error = nonnegative_polynomial(spec.on_sphere, degree)
     return tuple(a.tolist()), error
 
 
 def polynomial_error(spec: KernelSpec, coefficients: np.ndarray) -> float:
-    """Largest error of any polynomial for a kernel on the unit sphere, relative to its value at 1."""
+    """Return the largest error of a polynomial for a kernel on the unit sphere, relative to the kernel at t = 1."""
     t = nodes()
     return float(np.abs(np.polynomial.polynomial.polyval(t, coefficients) - spec.on_sphere(t)).max() / spec.at_one)
 
 
 def fitted_degree(spec: KernelSpec, tolerance: float) -> int:
-    """Smallest degree whose fit has at most that error, by bisection; `LARGEST_DEGREE` if none has.
+    """Return the smallest degree whose fit has at most the error `tolerance`; `LARGEST_DEGREE` if there is none.
 
     Examples
     --------
@@ -115,12 +119,15 @@ def fitted_degree(spec: KernelSpec, tolerance: float) -> int:
 
 
 def taylor_polynomial(spec: KernelSpec, degree: int) -> tuple[float, ...]:
-    """Taylor coefficients of a kernel on the unit sphere; the rest up to its value at t = 1 goes to the highest."""
+    """Return the Taylor coefficients of a kernel on the unit sphere up to a degree.
+
+    The remainder at t = 1 is added to the highest coefficient, so that the polynomial is exact at t = 1.
+    """
     a = spec.taylor(degree)
     a[-1] += spec.at_one - a.sum()
     return tuple(a.tolist())
 
 
 def nodes() -> np.ndarray:
-    """Cosines of angles at equal distances."""
+    """Return the cosines of equally spaced angles."""
     return np.cos((np.arange(_NODES) + 0.5) * np.pi / _NODES)

@@ -1,7 +1,8 @@
 """Exact kernels of infinitely wide networks: NTK and NNGP of any network of :mod:`ntkit.networks`.
 
-Three ways, one result: correlations through a compiled recursion (:mod:`ntkit.kernels.chain`), pairs of images through
-compiled code (:mod:`ntkit.kernels._pairs`), and covariances in array-API code (everything, any device).
+Three implementations give the same result: a compiled recursion of correlations for vectors
+(:mod:`ntkit.kernels.chain`), compiled code for pairs of images (:mod:`ntkit.kernels._pairs`), and covariances in
+array-API code for all networks on any device (:mod:`ntkit.kernels.covariances`).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ntkit._validation import check_choice, check_int, message
 from ntkit.kernels._pairs import image_chain
 from ntkit.kernels.chain import CosineChain, cosine_chain
 from ntkit.kernels.covariances import Covariances, Known, Own, State, pools, row_variances, start
-from ntkit.kernels.norms import extremes, scaled, unscaled, unscaled_own
+from ntkit.kernels.norms import extreme_factors, scaled, unscaled, unscaled_own
 from ntkit.kernels.series import network_taylor
 from ntkit.kernels.spec import KernelSpec
 from ntkit.kernels.tiles import Rows, assign
@@ -36,7 +37,7 @@ _KINDS = {"ntk": ("ntk",), "nngp": ("nngp",), "both": ("nngp", "ntk")}
 
 
 class NetworkKernels(NamedTuple):
-    """Both kernels of a network, as :func:`network_kernel` gives them for ``kind="both"``.
+    """Both kernels of a network, as returned by :func:`network_kernel` for ``kind="both"``.
 
     Examples
     --------
@@ -52,26 +53,25 @@ class NetworkKernels(NamedTuple):
 
 
 def ntk(X: Any, Y: Any = None, *, depth: int) -> Array:
-    """Neural tangent kernel of a fully connected ReLU network, ‖x‖‖y‖ K_relu^(L)(cos(x, y)).
+    """Compute the neural tangent kernel of a fully connected ReLU network, ‖x‖‖y‖ K_relu^(L)(cos(x, y)).
 
     Parameters
     ----------
     X : array or CSR of shape (n, d)
     Y : array or CSR of shape (m, d), default=None
-        None means `X`; the matrix is then exactly symmetric and costs half.
+        None means `X`; the matrix is then exactly symmetric and takes half the time.
     depth : int ≥ 1
         Number L of ReLU layers.
 
     Returns
     -------
     array of shape (n, m)
-        Of the library, device and dtype of `X`; computed in float64. The diagonal is (L + 1)‖x‖², a
-        zero row gives zeros.
+        Same library, device and dtype as `X`; computed in float64. K(x, x) = (L + 1)‖x‖², and zero rows give zeros.
 
     Notes
     -----
-    O(nm(d + L)) time. Cosines within 1e-8 of ±1 are recomputed from ‖x/‖x‖ ∓ y/‖y‖‖², so duplicates,
-    antipodes and collinear rows are exact to rounding at any depth.
+    O(nm(d + L)) time. Cosines within 1e-8 of ±1 are recomputed from ‖x/‖x‖ ∓ y/‖y‖‖², so the results for duplicate,
+    antipodal and collinear rows are exact up to rounding at any depth.
 
     References
     ----------
@@ -87,7 +87,9 @@ def ntk(X: Any, Y: Any = None, *, depth: int) -> Array:
 
 
 def nngp(X: Any, Y: Any = None, *, depth: int) -> Array:
-    """NNGP kernel of a fully connected ReLU network, ‖x‖‖y‖ Σ_relu^(L)(cos(x, y)), the L-fold κ₁.
+    """Compute the NNGP kernel of a fully connected ReLU network, ‖x‖‖y‖ Σ_relu^(L)(cos(x, y)).
+
+    Σ_relu^(L) is the L-fold composition of the arc-cosine function κ₁.
 
     Parameters
     ----------
@@ -110,7 +112,7 @@ def nngp(X: Any, Y: Any = None, *, depth: int) -> Array:
 
 
 def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: bool = False) -> Array:
-    """Convolutional NTK with global average pooling, Definition 2.
+    """Compute the convolutional NTK with global average pooling (Definition 2 of [1]_).
 
     Parameters
     ----------
@@ -118,7 +120,7 @@ def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: 
     Y : array of shape (m, h, w, c), default=None
         None means `X`.
     depth : int ≥ 1
-        Number L of convolutions. At L = 1 the definition trains nothing: the kernel is zero.
+        Number L of convolutions. At L = 1 no layer is trained in Definition 2, so the kernel is zero.
     kernel_size : int or (int, int), default=3
         Size q of the filters.
     progress : bool, default=False
@@ -130,8 +132,8 @@ def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: 
 
     Notes
     -----
-    O(L h² w²) time per pair of images whatever q, O(h w) memory per pair on the host. The network is
-    ``networks.cntk(depth, kernel_size)``; :func:`network_kernel` takes any other.
+    O(L h² w²) time per pair of images for any q, and O(h w) memory per pair on the host. The network is
+    ``networks.cntk(depth, kernel_size)``; for other networks, use :func:`network_kernel`.
 
     References
     ----------
@@ -151,32 +153,32 @@ def cntk(X: Any, Y: Any = None, *, depth: int, kernel_size: Size = 3, progress: 
 def network_kernel(
     net: Layer, X: Any, Y: Any = None, *, kind: str = "ntk", progress: bool = False
 ) -> Array | NetworkKernels:
-    """Exact infinite-width kernel of a network.
+    """Compute the exact infinite-width kernel of a network.
 
     Parameters
     ----------
     net : Layer
-        Description from :mod:`ntkit.networks`; see there for the scaling.
+        Network built from :mod:`ntkit.networks`, which defines the scaling.
     X : array or CSR of shape (n, d), or array of shape (n, h, w, c)
-        Rows or images. CSR for fully connected networks of homogeneous activations.
+        Rows or images. CSR is supported for fully connected networks with homogeneous activations.
     Y : like `X`, default=None
         None means `X`.
     kind : {"ntk", "nngp", "both"}, default="ntk"
-        Tangent kernel of training all trainable layers, kernel of the random network itself, or both
-        at the price of one.
+        "ntk" is the tangent kernel with respect to all trainable layers, "nngp" the covariance of the random network.
+        "both" costs no more than one of them.
     progress : bool, default=False
         Whether to show a progress bar.
 
     Returns
     -------
-    array of shape (n, m), or for "both" a named tuple (nngp, ntk) of such arrays
+    array of shape (n, m), or for "both" a named tuple (nngp, ntk) of two such arrays
 
     Notes
     -----
-    Networks of stride-1 convolutions, pooling and piecewise linear activations, and all fully connected networks of
-    such activations, run compiled; others (residual branches, strides, Erf, GELU, Sin, Gaussian, Normalize on images)
-    hold h² w² numbers for each pair in flight and are about 14 times slower. Tensors that require gradients are taken
-    as constants.
+    Compiled code handles networks of stride-1 convolutions, pooling and piecewise linear activations, and all fully
+    connected networks with such activations. Other networks on images (residual branches, strides, Erf, GELU, Sin,
+    Gaussian, Normalize) hold h² w² numbers for each pair that is being computed and are about 14 times slower. Tensors
+    that require gradients are treated as constants.
 
     Examples
     --------
@@ -207,13 +209,16 @@ def _(depth: int, kernel_size: Size = 3) -> Network:
 
 
 def _fully_connected(kind: str, depth: int) -> Network:
-    """Kernel of a fully connected ReLU network, which messages call by its kind."""
+    """Return the kernel of a fully connected ReLU network; error messages refer to it by its kind."""
     return Network(fully_connected(check_int(depth, "depth", kind, minimum=1)), kind, kind)
 
 
 @dataclass(frozen=True)
 class Network(KernelSpec):
-    """Parameters of :func:`network_kernel`, and the walk in array-API code; `owner` is the name in messages."""
+    """Parameters of :func:`network_kernel`, and its implementation in array-API code.
+
+    `owner` is the function name used in error messages.
+    """
 
     net: Layer
     kind: str = "ntk"
@@ -223,31 +228,31 @@ class Network(KernelSpec):
 
     def __post_init__(self) -> None:
         if not isinstance(self.net, Layer):
-            rule, remedy = "a network of ntkit.networks", "For example networks.fully_connected(2)."
+            rule, remedy = "a network of ntkit.networks", "Use, for example, networks.fully_connected(2)."
             raise TypeError(message(self.owner, "net", rule, self.net, remedy))
         check_choice(self.kind, "kind", self.owner, tuple(_KINDS))
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Names of the matrices computed."""
+        """Names of the matrices that are computed."""
         return _KINDS[self.kind]
 
     @property
     def n_outputs(self) -> int:
-        """One matrix for each kind."""
+        """Number of matrices, one for each kind."""
         return len(self.kinds)
 
     def check(self, X: Any, name: str = "X") -> Array:
-        """Validated data whose shape the network can take."""
+        """Return validated data, or raise if the network cannot take its shape."""
         X = super().check(X, name)
         output_shape(self.net, tuple(int(s) for s in X.shape[1:]))
         if _array.is_sparse(X) and cosine_chain(self.net, self.kinds) is None:
             rule = "a dense array unless all activations are ReLU, LeakyReLU or Abs, without Residual or Normalize"
-            raise TypeError(message(self.owner, name, rule, X, "Call .toarray() on it."))
+            raise TypeError(message(self.owner, name, rule, X, f"Use {name}.toarray()."))
         return X
 
     def specialize(self, X: Array) -> KernelSpec:
-        """Compiled or closed-form kernel where there is one."""
+        """Return the compiled kernel for this network if there is one, else this kernel."""
         if X.ndim == 2:
             return cosine_chain(self.net, self.kinds) or self
         return image_chain(self.net, X, self.kinds) or self
@@ -264,13 +269,13 @@ class Network(KernelSpec):
         return np.asarray(getattr(state, self.kinds[0])).reshape(t.shape)
 
     def taylor(self, degree: int) -> np.ndarray:
-        """See :meth:`KernelSpec.taylor`: the recursion of the layers in truncated power series."""
+        """See :meth:`KernelSpec.taylor`; runs the recursion over layers in truncated power series."""
         self._chain()
         return network_taylor(self.net, degree)[self.kinds[0]]
 
     @property
     def zonal(self) -> Zonal:
-        """See :meth:`KernelSpec.zonal`: ‖x‖‖y‖ κ(cos) without biases."""
+        """See :meth:`KernelSpec.zonal`; networks without biases have the form ‖x‖‖y‖ κ(cos)."""
         from ntkit.kernels.zonal import Homogeneous
 
         chain = self._chain()
@@ -279,26 +284,26 @@ class Network(KernelSpec):
         return Homogeneous(chain.on_sphere, 1, self.taylor)
 
     def _chain(self) -> CosineChain | None:
-        """The network as a chain if it is one, after a check that it takes vectors."""
+        """Return the network as a chain, or None if it is not one; raise if it does not take vectors."""
         output_shape(self.net, (1,))
         return cosine_chain(self.net, self.kinds)
 
     def prepare(self, X: Array) -> Rows:
-        """Variances at all activations and Normalize layers, from the pairs (x, x), by the places of the layers."""
-        rows = Rows(X, extremes(self.net, X))
+        """Compute the variances of each row at all activations and Normalize layers, keyed by layer paths."""
+        rows = Rows(X, extreme_factors(self.net, X))
         parts = [row_variances(self.net, scaled(rows[batch])) for batch in self._row_batches(X)]
         found = {path: _array.namespace(X).concat([part[path] for part in parts]) for path in parts[0]}
         return Rows(X, {**rows.stats, **found})
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """Walk all pairs of a tile."""
+        """Propagate all pairs of a tile through the network."""
         state = start(scaled(a), scaled(b), all_pixels=pools(self.net), ntk="ntk" in self.kinds)
         state = fold(self.net, Covariances(Known(a.stats, b.stats)), state)
         for kind, out in zip(self.kinds, outs, strict=True):
             assign(out, unscaled(getattr(state, kind), a, b))
 
     def own_values(self, a: Rows) -> tuple[Array, ...]:
-        """Walk the pairs (x, x)."""
+        """Propagate the pairs (x, x) through the network."""
         parts = []
         for rows in self._row_batches(a.data):
             X = scaled(a[rows])
@@ -308,9 +313,9 @@ class Network(KernelSpec):
         return tuple(_array.namespace(*part).concat(part) for part in zip(*parts, strict=True))
 
     def gradients(self, X: Array, Y: Array, C: Array) -> Array:
-        """Of a chain without biases in closed form, else by torch.
+        """Compute gradients in closed form for a chain without biases, else by torch.
 
-        K = F(c, a, b) of c = ⟨x, y⟩, a = ‖x‖², b = ‖y‖², so that ∇K = F_c y + 2 F_a x.
+        K = F(c, a, b) with c = ⟨x, y⟩, a = ‖x‖², b = ‖y‖², so ∇K = F_c y + 2 F_a x.
         """
         chain = self._chain()
         if chain is not None and not chain.biased:
@@ -318,13 +323,14 @@ class Network(KernelSpec):
         try:
             import torch
         except ImportError as error:
-            raise ImportError(f"The gradient of {self.net!r} needs torch: pip install 'ntkit[torch]'.") from error
+            text = f"The gradient of {self.net!r} needs torch. Install it with pip install 'ntkit[torch]'."
+            raise ImportError(text) from error
         x, y, weights = (torch.as_tensor(Z if _array.is_torch(Z) else np.asarray(Z)).double() for Z in (X, Y, C))
         with torch.enable_grad():
             a = (x * x).sum(1).requires_grad_()
             b = (y * y).sum(1)
-            most = (1 - 1e-12) * (a.detach()[:, None] * b).sqrt()  # derivatives are infinite where rows coincide
-            c = torch.minimum(torch.maximum(x @ y.T, -most), most).requires_grad_()
+            bound = (1 - 1e-12) * (a.detach()[:, None] * b).sqrt()  # derivatives are infinite where rows coincide
+            c = torch.minimum(torch.maximum(x @ y.T, -bound), bound).requires_grad_()
             found = []
             for variance in (a, b):
                 own = Own()
@@ -342,17 +348,17 @@ class Network(KernelSpec):
         return G if _array.is_torch(X) else _array.namespace(X).asarray(G.numpy())
 
     def bytes_per_pair(self, a: Rows) -> int:
-        """About a dozen float64 arrays of the state's size."""
+        """Return the size of about a dozen float64 arrays of the state's size."""
         if a.data.ndim == 2:
             return 96
         pixels = a.data.shape[1] * a.data.shape[2]
         return int(96 * pixels * (pixels if pools(self.net) else 1))
 
     def bytes_per_row(self, a: Rows) -> int:
-        """A few float64 copies; of vectors a panel of one."""
+        """Return the size of a few float64 copies of an image, or of a panel of columns of a vector."""
         return super().bytes_per_row(a) if a.data.ndim == 2 else 24 * int(np.prod(a.data.shape[1:]))
 
     def _row_batches(self, X: Array) -> Iterator[slice]:
-        """Rows of which pairs (x, x) are in flight."""
+        """Iterate over batches of rows whose pairs (x, x) fit in the working memory."""
         row_bytes = self.bytes_per_pair(Rows(X)) + 24 * int(np.prod(X.shape[1:]))
         return row_batches(X.shape[0], row_bytes, like=X)

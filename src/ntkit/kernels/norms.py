@@ -1,4 +1,4 @@
-"""Rows so long or so short that their squares leave float64."""
+"""Scaling of rows whose norms are so large or so small that their squares overflow or underflow float64."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ntkit.kernels.tiles import Rows, row_norms
 from ntkit.networks import Layer, UnsupportedError, fold
 from ntkit.networks.shapes import Growth, Powers
 
-LIMIT = 1e140  # norms up to which, and down to the inverse of which, squares stay well within float64
+LIMIT = 1e140  # squares of norms from 1/LIMIT to LIMIT are well within the range of float64
 
 
-def settled(norms: Array) -> Array:
-    """Norms r within reach in place of extreme ones: of k(x, y) ∝ ‖x‖^p the rest is a factor (‖x‖/r)^p.
+def moderate_norms(norms: Array) -> Array:
+    """Replace extreme norms ‖x‖ by moderate ones r; for k(x, y) ∝ ‖x‖^p this leaves a factor (‖x‖/r)^p.
 
-    Longer rows stay longer: r is LIMIT · (1 + log(‖x‖/LIMIT)), so that rows that differ still do.
+    r = LIMIT · (1 + log(‖x‖/LIMIT)) increases with ‖x‖, so that rows of different norms stay different.
     """
     xp: Any = _array.namespace(norms)
     large, small = norms > LIMIT, (norms < 1 / LIMIT) & (norms > 0)
@@ -29,18 +29,19 @@ def settled(norms: Array) -> Array:
     return xp.where(large, above, xp.where(small, below, norms))
 
 
-def extremes(net: Layer, X: Array) -> dict[Any, Array]:
-    """Factors of rows ("factor") and of their kernels, if some are extreme; else nothing.
+def extreme_factors(net: Layer, X: Array) -> dict[Any, Array]:
+    """Return factors that make extreme rows moderate, and factors that undo this in the kernels.
 
-    Those of k(x, y) are "outer", those of Σ(x, x) and Θ(x, x) "own_nngp" and "own_ntk".
+    The dictionary is empty if no row is extreme. "factor" multiplies the rows, "outer" multiplies k(x, y), "own_nngp"
+    and "own_ntk" multiply Σ(x, x) and Θ(x, x).
     """
     norms = row_norms(_array.namespace(X).reshape(X, (X.shape[0], -1)))
-    inner = settled(norms)
+    inner = moderate_norms(norms)
     if inner is norms:
         return {}
     try:
         powers = fold(net, Growth(), Powers())
-    except UnsupportedError:  # a layer of the user's own
+    except UnsupportedError:  # a user-defined layer
         return {}
     xp: Any = _array.namespace(norms)
     ratio = norms / xp.where(inner > 0, inner, xp.ones_like(inner))
@@ -54,7 +55,7 @@ def extremes(net: Layer, X: Array) -> dict[Any, Array]:
 
 
 def scaled(rows: Rows) -> Array:
-    """Rows as a walk takes them, multiplied by their factors where there are some."""
+    """Return the rows, multiplied by their factors if there are any."""
     if "factor" not in rows.stats:
         return rows.data
     factor = rows.stats["factor"]
@@ -62,11 +63,11 @@ def scaled(rows: Rows) -> Array:
 
 
 def unscaled(K: Array, a: Rows, b: Rows) -> Array:
-    """Kernel values of rows, from those of scaled rows."""
+    """Convert kernel values of scaled rows to kernel values of the original rows."""
     K = K * a.stats["outer"][:, None] if "outer" in a.stats else K
     return K * b.stats["outer"][None, :] if "outer" in b.stats else K
 
 
 def unscaled_own(values: Array, rows: Rows, kind: str) -> Array:
-    """Values of pairs (x, x), from those of scaled rows."""
+    """Convert values K(x, x) of scaled rows to values of the original rows."""
     return values * rows.stats[f"own_{kind}"] if f"own_{kind}" in rows.stats else values

@@ -1,4 +1,4 @@
-"""Taylor series of the kernels of networks in the cosine of unit vectors; all coefficients are ≥ 0."""
+"""Taylor series of network kernels in the cosine of unit vectors; all coefficients are ≥ 0."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["arc_cosine_taylor", "relu_ntk_taylor"]
 
 
 def arc_cosine_taylor(order: int, degree: int) -> np.ndarray:
-    """Taylor coefficients at 0 of κ₀ or κ₁, all non-negative.
+    """Compute the Taylor coefficients of κ₀ or κ₁ at 0, which are non-negative.
 
     ::
 
@@ -53,10 +53,10 @@ def arc_cosine_taylor(order: int, degree: int) -> np.ndarray:
 
 
 def relu_ntk_taylor(depth: int, degree: int, *, kind: str = "ntk") -> np.ndarray:
-    """Taylor coefficients at 0 of K_relu^(L) or, with kind "nngp", of Σ_relu^(L); all non-negative.
+    """Compute the Taylor coefficients at 0 of K_relu^(L) or, for kind "nngp", of Σ_relu^(L); they are non-negative.
 
-    The recursion of :func:`relu_ntk` in truncated power series. Every step adds non-negative terms
-    only, so no digits cancel.
+    This is the recursion of :func:`relu_ntk` in truncated power series. Every step adds only non-negative terms, so no
+    digits cancel.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def relu_ntk_taylor(depth: int, degree: int, *, kind: str = "ntk") -> np.ndarray
     degree : int ≥ 0
         Highest power.
     kind : {"ntk", "nngp"}, default="ntk"
-        Which of the two functions.
+        "ntk" for K_relu^(L), "nngp" for Σ_relu^(L).
 
     Returns
     -------
@@ -85,13 +85,13 @@ def relu_ntk_taylor(depth: int, degree: int, *, kind: str = "ntk") -> np.ndarray
 
 @lru_cache(maxsize=16)
 def _arc_cosine_taylor(degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Those of κ₀ and κ₁."""
+    """Return the Taylor coefficients of κ₀ and κ₁."""
     return _compose(_identity_series(degree))[::-1]
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """Truncated series of Σ and Θ in the cosine, and Σ at cosine one, the variance."""
+    """Truncated series of Σ and Θ in the cosine, and the variance, which is Σ at cosine one."""
 
     nngp: np.ndarray
     ntk: np.ndarray
@@ -99,10 +99,10 @@ class Expansion:
 
 
 class PowerSeries(Algebra[Expansion]):
-    """The recursion of the layers in truncated power series; every step adds terms ≥ 0 only, so no digits cancel."""
+    """The recursion over layers in truncated power series; every step adds only terms ≥ 0, so no digits cancel."""
 
     def join(self, layer: Residual, before: Expansion, ends: list[Expansion], path: Path) -> Expansion:
-        """Kernels of branches add."""
+        """Add the kernels of the branches."""
         return Expansion(
             np.sum([end.nngp for end in ends], axis=0),
             np.sum([end.ntk for end in ends], axis=0),
@@ -136,8 +136,8 @@ def _network_taylor(net: Layer, degree: int) -> Expansion:
 
 
 def network_taylor(net: Layer, degree: int) -> dict[str, np.ndarray]:
-    """Taylor coefficients of both kernels of a network, to be changed at will."""
-    size = 2 ** max(7, (degree).bit_length())  # few sizes, so that few are computed
+    """Return the Taylor coefficients of both kernels of a network, as copies that the caller may modify."""
+    size = 2 ** max(7, (degree).bit_length())  # a power of two, so that few different sizes are computed and cached
     state = _network_taylor(net, size)
     return {"nngp": state.nngp[: degree + 1].copy(), "ntk": state.ntk[: degree + 1].copy()}
 
@@ -151,7 +151,7 @@ def _product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def _compose(u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Series of κ₁(u(t)) and κ₀(u(t)) for a series u with coefficients ≥ 0 and 0 ≤ u(0) < 1.
+    """Return the series of κ₁(u(t)) and κ₀(u(t)) for a series u with coefficients ≥ 0 and 0 ≤ u(0) < 1.
 
     κ₀(u)′ = u′ (1 − u²)^{−1/2}/π and κ₁(u)′ = κ₀(u) u′, integrated from the values at u(0).
     """

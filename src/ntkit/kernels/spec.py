@@ -1,4 +1,4 @@
-"""One vocabulary of kernels: names, networks and functions, with what maps, models and diagnostics ask of them."""
+"""Kernel specifications: one interface to kernels given by a name, a network or a function."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _NAMES: dict[str, Callable[..., KernelSpec]] = {}
 
 
 class KernelSpec(ABC):
-    """An exact kernel with given parameters: plain, frozen data, and everything that can be asked of it.
+    """An exact kernel with given parameters, as immutable data.
 
-    Make one by :meth:`of`. Kernels of rows that depend on norms and cosines only know their function on the unit
-    sphere too: `at_one`, `taylor` and `gegenbauer`.
+    Create one with :meth:`of`. A kernel that depends only on norms and cosines also knows its function on the unit
+    sphere: `at_one`, `taylor` and `gegenbauer`.
 
     Examples
     --------
@@ -48,14 +48,14 @@ class KernelSpec(ABC):
     """
 
     owner: ClassVar[str]
-    """The name in messages."""
+    """The name used in error messages."""
     ndims: ClassVar[Sequence[int]] = (2,)
     sparse: ClassVar[bool] = False
-    symmetric: ClassVar[bool] = True  # whether K(x, y) = K(y, x) may be relied on
+    symmetric: ClassVar[bool] = True  # whether K(x, y) = K(y, x) is guaranteed
 
     @staticmethod
     def register(name: str) -> Callable[[Builder], Builder]:
-        """Decorate what makes the kernel of a name from its parameters: a subclass or a function."""
+        """Return a decorator that registers a subclass or function which builds the named kernel."""
 
         def add(builder: Builder) -> Builder:
             _NAMES[name] = builder
@@ -65,25 +65,25 @@ class KernelSpec(ABC):
 
     @staticmethod
     def names() -> tuple[str, ...]:
-        """All names."""
+        """Return the names of all registered kernels."""
         return tuple(_NAMES)
 
     @staticmethod
     def parameters(name: str) -> tuple[str, ...]:
-        """Names of the parameters of a kernel with a name."""
+        """Return the names of the parameters of a registered kernel."""
         return tuple(inspect.signature(_NAMES[name]).parameters)
 
     @staticmethod
     def of(kernel: KernelLike | KernelSpec, **params: Any) -> KernelSpec:
-        """The kernel of a name, a network or a function.
+        """Create a kernel from a name, a network or a function.
 
         Parameters
         ----------
         kernel : str, Layer or callable
-            One of the names below; a network of :mod:`ntkit.networks`; a function ``kernel(X, Y, **params)`` that
-            returns the matrix, called on the calling thread.
+            One of the names below; a network of :mod:`ntkit.networks`; or a function ``kernel(X, Y, **params)`` that
+            returns the matrix and is called on the calling thread.
         **params
-            Parameters of the kernel, for a network ``kind="ntk" | "nngp"``.
+            Parameters of the kernel; for a network ``kind="ntk"`` or ``"nngp"``.
 
         Returns
         -------
@@ -95,14 +95,14 @@ class KernelSpec(ABC):
         name             k(x, y)                                                parameters
         ===============  =====================================================  ================================
         "ntk"            NTK of ReLU layers, ‖x‖‖y‖ K_relu^(L)(cos)             depth
-        "nngp"           their NNGP kernel, ‖x‖‖y‖ Σ_relu^(L)(cos)              depth
+        "nngp"           NNGP kernel of ReLU layers, ‖x‖‖y‖ Σ_relu^(L)(cos)     depth
         "cntk"           convolutional NTK of images                            depth, kernel_size
         "gaussian"       exp(−‖x − y‖²/(2ℓ²))                                   lengthscale
         "laplace"        exp(−‖x − y‖/ℓ)                                        lengthscale, norm
-        "matern"         Matérn kernel of ν = 1/2, 3/2 or 5/2                   lengthscale, nu
+        "matern"         Matérn kernel with ν = 1/2, 3/2 or 5/2                 lengthscale, nu
         "exponential"    exp(⟨x, y⟩/ℓ²)                                         lengthscale
         "polynomial"     (γ⟨x, y⟩ + c)^p                                        degree, coef0, gamma
-        "dot_product"    κ(⟨x, y⟩), of a function or Taylor coefficients        function
+        "dot_product"    κ(⟨x, y⟩), κ a function or Taylor coefficients         function
         "arc_cosine"     ‖x‖^p ‖y‖^p κ_p(cos), p = 0, 1, 2                      order
         "hidden_ntk"     ‖x‖‖y‖ cos κ₀(cos)/2                                   none
         "zonal"          ‖x‖^p ‖y‖^p κ(cos)                                     function, power
@@ -118,7 +118,7 @@ class KernelSpec(ABC):
 
     @staticmethod
     def resolve(kernel: KernelLike | KernelSpec, params: dict[str, Any], owner: str) -> KernelSpec:
-        """The same as :meth:`of`, for a parameter `kernel` of `owner`, which messages name."""
+        """As :meth:`of`, for the parameter `kernel` of `owner`, which error messages mention."""
         if isinstance(kernel, KernelSpec) and not params:
             return kernel
         if isinstance(kernel, Layer):
@@ -135,11 +135,14 @@ class KernelSpec(ABC):
         raise ValueError(message(owner, "kernel", f"one of {names}, a network or a function", kernel))
 
     def matrix(self, X: Any, Y: Any = None, *, progress: bool = False) -> Array:
-        """Kernel matrix between the rows of `X` and `Y` (None: `X`), of the library, device and dtype of `X`."""
+        """Compute the kernel matrix between the rows of `X` and `Y` (None means `X`).
+
+        The result has the library, device and dtype of `X`.
+        """
         return self.matrices(X, Y, progress=progress)[0]
 
     def matrices(self, X: Any, Y: Any = None, *, progress: bool = False) -> tuple[Array, ...]:
-        """All matrices of a kernel that has several (``kind="both"``)."""
+        """Compute all matrices of a kernel that has several (``kind="both"``)."""
         if _array.is_traced(X):
             return self._traced(X, Y)
         X, Y, finish = self._checked(X, Y)
@@ -149,32 +152,33 @@ class KernelSpec(ABC):
         return tuple(finish(K) for K in tiles.gram(kernel, a, b, progress=progress))
 
     def diagonal(self, X: Any) -> Array:
-        """K(x, x) of every row, without the matrix."""
+        """Compute K(x, x) of every row, without forming the matrix."""
         X, _, finish = self._checked(X, None)
         kernel = self.specialize(X)
         values = kernel.own_values(kernel.prepare(X))[0]
         return finish(_array.namespace(values).astype(values, _array.result_dtype(X), copy=False))
 
     def blocks(self, X: Any, Y: Any = None, *, batch_size: int | None = None) -> Iterator[tuple[slice, Array]]:
-        """Iterate over (rows of `X`, their part of the matrix), each part no larger than the working memory."""
-        X, Y, finish = self._checked(X, Y)  # now, not at the first block
+        """Iterate over (rows of `X`, their block of the matrix); each block fits in the working memory."""
+        X, Y, finish = self._checked(X, Y)  # raise errors now, not at the first block
         parts = tiles.row_blocks(self.specialize(X), X, Y, batch_size)
         return ((rows, finish(matrices[0])) for rows, matrices in parts)
 
     def gradient(self, X: Any, Y: Any, coefficients: Any) -> Array:
-        """Gradients ∇f(x) of f(x) = Σ_j c_j k(x, y_j) at the rows of `X`, in float64.
+        """Compute the gradients ∇f(x) of f(x) = Σ_j c_j k(x, y_j) at the rows of `X`, in float64.
 
         Parameters
         ----------
         X : array of shape (n, d)
         Y : array of shape (m, d)
         coefficients : array of shape (m,) or (m, k)
-            c_j, of one function or of k.
+            c_j, for one function or for k functions.
 
         Returns
         -------
         array of shape (n, d) or (n, k, d)
-            Where k(x, y) has a cusp at x = y, as those of Laplace and of the NTK have, the part that jumps is left out.
+            If k(x, y) has a cusp at x = y, as the Laplace kernel and the NTK do, the discontinuous part is omitted
+            there.
 
         Examples
         --------
@@ -186,7 +190,7 @@ class KernelSpec(ABC):
         check_same_kind(X, Y, self.owner)
         C = check_data(coefficients, "coefficients", self.owner, ndims=(1, 2))
         if C.shape[0] != Y.shape[0]:
-            raise ValueError(message(self.owner, "coefficients", f"an array of {Y.shape[0]} rows, as Y has", C))
+            raise ValueError(message(self.owner, "coefficients", f"an array of {Y.shape[0]} rows, one per row of Y", C))
         views = [_array.host_view(Z) for Z in (X, Y)]
         on_host = all(view is not None for view in views)
         x, y = (Z if v is None or not on_host else v for Z, v in zip((X, Y), views, strict=True))
@@ -195,7 +199,7 @@ class KernelSpec(ABC):
         xp: Any = _array.namespace(x)
         c = xp.asarray(C.reshape(len(C), -1), device=_array.device(x))
         G = xp.zeros((x.shape[0], c.shape[1], x.shape[1]), dtype=c.dtype, device=_array.device(x))
-        # Terms of some rows y after the other: a few copies of rows, and a few numbers for each pair, at a time.
+        # Blocks of rows x and y bound the memory: a few copies of rows and a few numbers per pair at a time.
         budget, per_row = working_memory(x), 24 * x.shape[1] * (c.shape[1] + 2)
         step = max(1, min(int((budget / 64) ** 0.5), budget // (4 * per_row)))
         for rows in row_batches(x.shape[0], 1, batch_size=step):
@@ -205,9 +209,9 @@ class KernelSpec(ABC):
         return _array.like(G, X) if on_host else G
 
     def on_sphere(self, t: np.ndarray) -> np.ndarray:
-        """Values k(x, y) of unit vectors with the cosines t, float64."""
+        """Return k(x, y) for unit vectors with the cosines t, in float64."""
         del t
-        raise UnsupportedError(f"{self!r} is no function of the cosine on the unit sphere.")
+        raise UnsupportedError(f"{self!r} is not a function of the cosine on the unit sphere.")
 
     @cached_property
     def at_one(self) -> float:
@@ -215,12 +219,12 @@ class KernelSpec(ABC):
         return float(self.on_sphere(np.ones(1))[0])
 
     def taylor(self, degree: int) -> np.ndarray:
-        """Taylor coefficients at 0 of the function of the cosine on the unit sphere, all ≥ 0."""
+        """Return the Taylor coefficients at 0 of the function of the cosine on the unit sphere; they are ≥ 0."""
         del degree
         raise UnsupportedError(f"The Taylor coefficients of {self!r} are not known.")
 
     def gegenbauer(self, degree: int, n_features: int) -> np.ndarray:
-        """Coefficients of the Gegenbauer polynomials P_0 … P_q of dimension d on the unit sphere.
+        """Return the coefficients of the Gegenbauer polynomials P_0 … P_q in dimension d, on the unit sphere.
 
         See :func:`ntkit.kernels.zonal.gegenbauer_coefficients`.
         """
@@ -230,32 +234,35 @@ class KernelSpec(ABC):
 
     @property
     def zonal(self) -> Zonal:
-        """The kernel as a series in the cosine with weights that depend on the norms."""
-        raise UnsupportedError(f"{self!r} has no series of products of functions of the norms.")
+        """The kernel as a power series in the cosine whose weights depend on the norms."""
+        raise UnsupportedError(f"{self!r} cannot be written as Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j.")
 
-    # What kernels implement.
+    # Subclasses implement or override the following methods.
 
     @property
     def calls_back(self) -> bool:
-        """Whether a user's function gets the rows or their products, which then stay in the library they came in."""
+        """Whether a user-defined function receives the rows or their products.
+
+        Arrays are then not converted to another library.
+        """
         return False
 
     @property
     def n_outputs(self) -> int:
-        """How many matrices `fill` writes."""
+        """Number of matrices that `fill` writes."""
         return 1
 
     def check(self, X: Any, name: str = "X") -> Array:
-        """Validated data."""
+        """Return validated data."""
         return check_data(X, name, self.owner, ndims=self.ndims, sparse=self.sparse)
 
     def specialize(self, X: Array) -> KernelSpec:
-        """Kernel that computes the same on rows such as those of `X`, faster if there is one."""
+        """Return a faster kernel with the same values on data like `X` if there is one, else this kernel."""
         del X
         return self
 
     def prepare(self, X: Array) -> Rows:
-        """Per-row work; by default none."""
+        """Do the work that depends on single rows; by default none."""
         return Rows(X)
 
     @abstractmethod
@@ -264,42 +271,45 @@ class KernelSpec(ABC):
 
     @abstractmethod
     def own_values(self, a: Rows) -> tuple[Array, ...]:
-        """K(x, x) of every row."""
+        """Return K(x, x) of every row."""
 
     def gradients(self, X: Array, Y: Array, C: Array) -> Array:
-        """Gradients of some rows, (n, k, d), for C of shape (m, k)."""
+        """Compute the gradients for a block of rows, of shape (n, k, d), for C of shape (m, k)."""
         del X, Y, C
         raise UnsupportedError(f"The gradient of {self!r} is not known.")
 
     def bytes_per_pair(self, a: Rows) -> int:
-        """What a pair takes in a tile: the inner product; a handful of float64 temporaries on a device."""
+        """Return the bytes per pair in a tile: one inner product on the host, a few float64 temporaries on a device."""
         return 8 if tiles.on_host(a.data) else 64
 
     def scratch_per_pair(self, a: Rows) -> int:
-        """What a pair takes in all while its tile is computed; threads share the working memory by it."""
+        """Return the total bytes per pair while its tile is computed; this limits the number of threads."""
         return self.bytes_per_pair(a)
 
     def bytes_per_row(self, a: Rows) -> int:
-        """Scratch for a row of a tile."""
+        """Return the scratch bytes per row of a tile."""
         return tiles.bytes_of_inner_products(a.data)
 
     def tile_shape(self, a: Rows, b: Rows) -> tuple[int, int]:
-        """Rows and columns of a tile."""
+        """Return the number of rows and columns of a tile."""
         return tiles.tile_shape(a, b, self.bytes_per_pair(a), self.bytes_per_row(a))
 
     def _traced(self, X: Array, Y: np.ndarray) -> tuple[Array, ...]:
-        """Matrices of traced rows with constant ones."""
+        """Compute the matrices between traced rows and constant rows."""
         xp: Any = _array.namespace(X)
         kernel = self.specialize(X)
         if kernel.calls_back:
-            raise UnsupportedError(f"A kernel that is a function of the user's own cannot be traced: {self!r}.")
+            raise UnsupportedError(f"A kernel with a user-defined function cannot be traced. Got {self!r}.")
         a, b = kernel.prepare(X), kernel.prepare(xp.asarray(Y))
         outs = [xp.empty((len(a), len(b)), dtype=X.dtype) for _ in range(kernel.n_outputs)]
         kernel.fill(a, b, outs)
         return tuple(outs)
 
     def _checked(self, X: Any, Y: Any) -> tuple[Array, Array | None, Callable[[Array], Array]]:
-        """Validated `X` and `Y`, CPU tensors as NumPy arrays that share their memory, and the way back."""
+        """Return validated `X` and `Y`, and a function that converts results back to the library of `X`.
+
+        CPU tensors become NumPy arrays that share their memory.
+        """
         X = self.check(X)
         if Y is not None:
             Y = self.check(Y, "Y")
@@ -314,12 +324,15 @@ class KernelSpec(ABC):
         return views[0], None if Y is None else views[1], lambda K: _array.like(K, X)
 
 
-DEEPEST = 4096  # layers of a kernel of an estimator, which takes time and memory for each
-"""Most layers of the kernel of an estimator."""
+DEEPEST = 4096
+"""Largest depth of an estimator's kernel; every layer takes time and memory."""
 
 
 def of_estimator(kernel: Any, own: dict[str, Any], params: dict[str, Any] | None, owner: str) -> KernelSpec:
-    """Kernel of an estimator: of its `own` parameters those that the kernel takes, and further ones, `params`."""
+    """Return the kernel of an estimator.
+
+    The kernel receives the parameters in `own`, as far as it takes them, and the additional parameters in `params`.
+    """
     if params is not None and not isinstance(params, dict):
         raise TypeError(message(owner, "kernel_params", "a dict or None", params))
     given = dict(params or {})
@@ -331,13 +344,13 @@ def of_estimator(kernel: Any, own: dict[str, Any], params: dict[str, Any] | None
         check_real(own["lengthscale"], "lengthscale", owner, minimum=0, strict=True)
     twice = sorted(own.keys() & given.keys() - {"order"})
     if twice:
-        rule = f"without {twice[0]!r}, which is a parameter of its own"
+        rule = f"a dict without {twice[0]!r}, which is a separate parameter of {owner}"
         raise ValueError(message(owner, "kernel_params", rule, given))
     return KernelSpec.resolve(kernel, own | given, owner)
 
 
 def gram(kernel: KernelLike, X: Any, Y: Any = None, **params: Any) -> Array:
-    """Matrix of any kernel between the rows of `X` and `Y`.
+    """Compute the matrix of any kernel between the rows of `X` and `Y`.
 
     Parameters
     ----------
@@ -346,7 +359,7 @@ def gram(kernel: KernelLike, X: Any, Y: Any = None, **params: Any) -> Array:
     X, Y : array
         Rows; None for `Y` means `X`.
     **params
-        Parameters of the kernel, for a network ``kind="ntk" | "nngp"``.
+        Parameters of the kernel; for a network ``kind="ntk"`` or ``"nngp"``.
 
     Returns
     -------
@@ -361,7 +374,7 @@ def gram(kernel: KernelLike, X: Any, Y: Any = None, **params: Any) -> Array:
 
 
 def diagonal(kernel: KernelLike, X: Any, **params: Any) -> Array:
-    """K(x, x) of every row of `X`, without the matrix.
+    """Compute K(x, x) for every row of `X`, without forming the matrix.
 
     Parameters
     ----------
@@ -383,22 +396,22 @@ def diagonal(kernel: KernelLike, X: Any, **params: Any) -> Array:
 def row_blocks(
     kernel: KernelLike, X: Any, Y: Any = None, *, batch_size: int | None = None, **params: Any
 ) -> Iterator[tuple[slice, Array]]:
-    """Iterate over blocks of rows of a kernel matrix that need never exist as a whole.
+    """Iterate over blocks of rows of a kernel matrix, without forming the whole matrix.
 
     Parameters
     ----------
     kernel, X, Y, **params
-        As for :func:`gram`. Work that belongs to single rows of `Y` is done once.
+        As for :func:`gram`. Work that depends on single rows of `Y` is done once.
     batch_size : int ≥ 1, default=None
-        Rows per block; None fills scikit-learn's ``working_memory`` (a quarter of the free memory on a
-        CUDA device).
+        Rows per block. None chooses the largest block that fits in scikit-learn's ``working_memory`` (on a CUDA
+        device, in a quarter of the free memory).
 
     Yields
     ------
     rows : slice
         Rows of `X`.
     block : array of shape (rows, m)
-        Their part of the matrix.
+        The corresponding rows of the matrix.
 
     Examples
     --------
@@ -426,7 +439,7 @@ def _build(builder: Callable[..., KernelSpec], name: str, params: dict[str, Any]
 
 @dataclass(frozen=True)
 class FunctionKernel(KernelSpec):
-    """A user's function ``f(X, Y, **params)``, called once for all that is asked for."""
+    """A user-defined function ``f(X, Y, **params)``, called once for the whole matrix or block."""
 
     function: Callable[..., Array]
     params: tuple[tuple[str, Any], ...] = ()
@@ -437,15 +450,15 @@ class FunctionKernel(KernelSpec):
 
     @property
     def calls_back(self) -> bool:
-        """Always."""
+        """Always True."""
         return True
 
     def fill(self, a: Rows, b: Rows, outs: Sequence[Array]) -> None:
-        """Call the function on the tile's rows."""
+        """Call the function on the rows of the tile."""
         tiles.assign(outs[0], self._call(a, b))
 
     def own_values(self, a: Rows) -> tuple[Array, ...]:
-        """Call the function on single rows: all that is known of it."""
+        """Call the function on each row separately, since nothing else is known about it."""
         rows = [a[i : i + 1] for i in range(len(a))]
         single = [self._call(row, row)[:, 0] for row in rows]
         return (_array.namespace(*single).concat(single),)
@@ -456,12 +469,12 @@ class FunctionKernel(KernelSpec):
         return K
 
     def tile_shape(self, a: Rows, b: Rows) -> tuple[int, int]:
-        """One call for everything asked for: the function may not be cheap to call."""
+        """Return the whole shape, so that the function, which may be slow to call, is called once."""
         return len(a), len(b)
 
 
 def check_returned(values: Any, shape: tuple[int, ...], what: str) -> None:
-    """Raise unless a user's function returned a real array of the right shape."""
+    """Raise unless a user-defined function returned a real array of the right shape."""
     if not _array.is_array(values) or tuple(values.shape) != shape:
         raise ValueError(f"{what} must return an array of shape {shape} here. Got {describe(values)} instead.")
     if not _array.namespace(values).isdtype(values.dtype, ("bool", "integral", "real floating")):

@@ -1,7 +1,7 @@
-"""Kernel matrices filled tile by tile: per-row work done once, scratch within the working memory.
+"""Kernel matrices computed tile by tile: per-row work is done once, and scratch fits in the working memory.
 
-Values are computed in float64 whatever the input and cast to its dtype. No float64 copy of the data or of the matrix is
-held, but of the rows of a tile, and of wide rows a panel of columns at a time (:func:`inner_products`).
+Values are computed in float64 for any input and cast to its dtype. There is no float64 copy of the data or of the
+matrix, only of the rows of a tile; wide rows are copied one panel of columns at a time (:func:`inner_products`).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from ntkit._batching import row_batches, run_on_threads, with_progress, working_
 if TYPE_CHECKING:
     from ntkit.kernels.spec import KernelSpec
 
-TILE_BYTES = 2**21  # a float64 tile of the host's second-level cache
-PANEL = 512  # columns of a tile that are multiplied at a time: with a tile's 512 rows they fill that cache too
+TILE_BYTES = 2**21  # size of a float64 tile on the host, about one second-level cache
+PANEL = 512  # columns of the data multiplied at a time: with the 512 rows of a tile they fill that cache, too
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of data with what ``prepare`` found out about each: arrays by name, whose first axis is the row."""
+    """Rows of data with the per-row results of ``prepare``: named arrays whose first axis is the row."""
 
     data: Array
     stats: Mapping[Any, Array] = field(default_factory=dict)
@@ -39,12 +39,12 @@ class Rows:
 
 
 def on_host(x: Array) -> bool:
-    """Whether tiles of `x` are computed by NumPy on threads."""
+    """Return whether tiles of `x` are computed by NumPy on threads."""
     return _array.is_sparse(x) or _array.is_numpy(x)
 
 
 def gram(kernel: KernelSpec, a: Rows, b: Rows | None, *, progress: bool = False) -> tuple[Array, ...]:
-    """Gram matrices of `a` against `b`; with None of `a` against itself, exactly symmetric."""
+    """Compute the Gram matrices of `a` against `b`; if `b` is None, of `a` against itself, exactly symmetric."""
     bar = kernel.owner if progress else None
     symmetric = b is None and kernel.symmetric
     b = a if b is None else b
@@ -79,7 +79,7 @@ def gram(kernel: KernelSpec, a: Rows, b: Rows | None, *, progress: bool = False)
 
 
 def tile_shape(a: Rows, b: Rows, bytes_per_pair: int, bytes_per_row: int) -> tuple[int, int]:
-    """Rows and columns of a tile: square on the host (symmetry), as large as allowed elsewhere."""
+    """Return the rows and columns of a tile: square on the host (for symmetry), as large as possible elsewhere."""
     if on_host(a.data):
         side = max(1, int((TILE_BYTES // bytes_per_pair) ** 0.5))
         fits = working_memory() // (2 * bytes_per_row + side * bytes_per_pair)
@@ -92,7 +92,7 @@ def tile_shape(a: Rows, b: Rows, bytes_per_pair: int, bytes_per_row: int) -> tup
 
 
 def row_norms(X: Array) -> Array:
-    """Euclidean norms of the rows in float64, scaled by the largest entry so that squares cannot overflow."""
+    """Compute the norms of the rows in float64, scaled by the largest entry so that squares cannot overflow."""
     if _array.is_sparse(X):
         top = np.abs(X).max(axis=1).toarray().ravel().astype(np.float64)
         scaled = divide_rows(X.astype(np.float64), top)
@@ -109,7 +109,7 @@ def row_norms(X: Array) -> Array:
 
 
 def divide_rows(X: Array, divisors: Array) -> Array:
-    """Rows of `X` over their divisors; rows with divisor zero stay as they are."""
+    """Divide the rows of `X` by their divisors; rows with divisor zero are unchanged."""
     xp = _array.namespace(divisors)
     safe = xp.where(divisors > 0, divisors, xp.ones_like(divisors))
     if _array.is_sparse(X):
@@ -120,7 +120,7 @@ def divide_rows(X: Array, divisors: Array) -> Array:
 
 
 def inner_products(A: Array, B: Array, norms: tuple[Array, Array] | None = None) -> Array:
-    """A Bᵀ in float64, rows divided by their norms if these are given; on the host by panels of columns."""
+    """Compute A Bᵀ in float64, on the host by panels of columns; rows are divided by `norms` if given."""
     x_norms, y_norms = norms or (None, None)
     if _array.is_sparse(A):
         return (_wide(A, x_norms) @ _wide(B, y_norms).T).toarray()
@@ -134,7 +134,10 @@ def inner_products(A: Array, B: Array, norms: tuple[Array, Array] | None = None)
 
 
 def bytes_of_inner_products(X: Array) -> int:
-    """Scratch of :func:`inner_products` for a row: two copies, of a panel on the host, of a mean row for CSR."""
+    """Return the scratch bytes of :func:`inner_products` per row.
+
+    It makes two copies: of a panel on the host, of an average row for CSR, of the whole row elsewhere.
+    """
     if _array.is_sparse(X):
         return 40 * (X.nnz // max(X.shape[0], 1) + 1)
     return 16 * int(min(X.shape[1], PANEL) if on_host(X) else X.shape[1])
@@ -146,7 +149,7 @@ def assign(out: Array, values: Array) -> None:
 
 
 def row_blocks(kernel: KernelSpec, X: Array, Y: Array | None, batch_size: int | None) -> Iterator[Any]:
-    """Iterate over (rows, Gram matrices of X[rows] against Y), each block no larger than the working memory."""
+    """Iterate over (rows, Gram matrices of X[rows] against Y); each block fits in the working memory."""
     b = kernel.prepare(X if Y is None else Y)
     row_bytes = 8 * kernel.n_outputs * len(b)
     for rows in row_batches(X.shape[0], row_bytes, batch_size=batch_size, like=X, owner="row_blocks"):
@@ -168,7 +171,7 @@ def _empty(X: Array, Y: Array) -> Array:
 
 
 def _mirror(out: Array, rows: slice, columns: slice) -> None:
-    """Copy a tile on or above the diagonal to its place below it."""
+    """Copy a tile on or above the diagonal to its mirror position."""
     tile = out[rows, columns]
     xp = _array.namespace(out)
     if rows == columns:

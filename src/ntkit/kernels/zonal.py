@@ -1,12 +1,12 @@
-"""Gegenbauer polynomials, and kernels as series of them: generalized zonal kernels.
+"""Gegenbauer polynomials and generalized zonal kernels, which are series of Gegenbauer polynomials.
 
-With the cosine t of x, y in R^d and their norms r, r', a generalized zonal kernel [1]_ is
+For x, y in R^d with cosine t and norms r, r', a generalized zonal kernel [1]_ is
 
-    k(x, y) = Σ_ℓ ⟨h_ℓ(r), h_ℓ(r')⟩ P_ℓ(t),
+    k(x, y) = Σ_ℓ ⟨h_ℓ(r), h_ℓ(r')⟩ P_ℓ(t).
 
-P_ℓ the Gegenbauer polynomial of degree ℓ in dimension d with P_ℓ(1) = 1 (Chebyshev for d = 2, Legendre for d = 3) and
-h_ℓ(r) a vector of radial functions. P_ℓ(⟨u, v⟩) = (1/α_ℓ) Σ_k Y_k(u) Y_k(v) over the α_ℓ orthonormal spherical
-harmonics of degree ℓ, so P_ℓ(⟨u, v⟩) = α_ℓ E_w P_ℓ(⟨u, w⟩) P_ℓ(⟨v, w⟩) for w uniform on the sphere.
+P_ℓ is the Gegenbauer polynomial of degree ℓ in dimension d with P_ℓ(1) = 1 (Chebyshev for d = 2, Legendre for d = 3),
+and h_ℓ(r) is a vector of radial functions. P_ℓ(⟨u, v⟩) = (1/α_ℓ) Σ_k Y_k(u) Y_k(v), summed over the α_ℓ orthonormal
+spherical harmonics of degree ℓ, so P_ℓ(⟨u, v⟩) = α_ℓ E_w P_ℓ(⟨u, w⟩) P_ℓ(⟨v, w⟩) for w uniform on the sphere.
 
 .. [1] Han, Zandieh, Avron, "Random Gegenbauer Features for Scalable Kernel Methods", ICML 2022, Definition 3.
 """
@@ -41,16 +41,16 @@ __all__ = [
 ZonalLike: TypeAlias = KernelLike | KernelSpec | Sequence[float] | np.ndarray
 NAMES = ("ntk", "nngp", "gaussian", "exponential", "polynomial", "arc_cosine", "hidden_ntk")
 _EPS = float(np.finfo(np.float64).eps)
-_PRECISE = 1e-10  # errors of coefficients relative to κ(1) that end the search for better ones
-_TERMS = (512, 2048, 8192)  # of Taylor series, tried in turn
-_LARGEST_LOG = 345.0  # e^345 squared is still a float64
-_MOST = 1001  # Taylor coefficients that may be given
+_PRECISE = 1e-10  # coefficients with a smaller error, relative to κ(1), are not refined further
+_TERMS = (512, 2048, 8192)  # numbers of Taylor terms, tried in this order
+_LARGEST_LOG = 345.0  # logarithms are clipped here, since the square of e^345 is still finite in float64
+_MAX_TAYLOR = 1001  # most Taylor coefficients that a user may pass
 
 
 def gegenbauer(t: Any, degree: int, n_features: int) -> Array:
-    """Gegenbauer polynomials P_0 … P_q in dimension d, with P_ℓ(1) = 1.
+    """Evaluate the Gegenbauer polynomials P_0 … P_q in dimension d, with P_ℓ(1) = 1.
 
-    P_0 = 1, P_1 = t, P_ℓ = ((2ℓ + d − 4) t P_{ℓ−1} − (ℓ − 1) P_{ℓ−2})/(ℓ + d − 3); a stable recursion on [−1, 1].
+    P_0 = 1, P_1 = t, P_ℓ = ((2ℓ + d − 4) t P_{ℓ−1} − (ℓ − 1) P_{ℓ−2})/(ℓ + d − 3). The recursion is stable on [−1, 1].
 
     Parameters
     ----------
@@ -82,19 +82,21 @@ def gegenbauer(t: Any, degree: int, n_features: int) -> Array:
 
 
 def _floats(t: Any) -> Array:
-    """Cosines as an array of floats; integers become the widest floats."""
+    """Return the cosines as a floating-point array; integers become the widest floats."""
     t = t if _array.is_array(t) else np.asarray(t, dtype=np.float64)
     return t if _array.namespace(t).isdtype(t.dtype, "real floating") else _array.widen(t)
 
 
 def recursion(degree: int, n_features: int) -> tuple[float, float]:
-    """Factors a, b of P_ℓ = a t P_{ℓ−1} − b P_{ℓ−2} for ℓ ≥ 2, d ≥ 2."""
+    """Return the factors a, b of P_ℓ = a t P_{ℓ−1} − b P_{ℓ−2} for ℓ ≥ 2, d ≥ 2."""
     bottom = degree + n_features - 3
     return (2 * degree + n_features - 4) / bottom, (degree - 1) / bottom
 
 
 def harmonic_dimension(degree: int, n_features: int) -> int:
-    """Dimension α_ℓ = C(d + ℓ − 1, ℓ) − C(d + ℓ − 3, ℓ − 2) of the spherical harmonics of degree ℓ in R^d.
+    """Return the dimension α_ℓ of the spherical harmonics of degree ℓ in R^d.
+
+    α_ℓ = C(d + ℓ − 1, ℓ) − C(d + ℓ − 3, ℓ − 2).
 
     Parameters
     ----------
@@ -121,17 +123,17 @@ def harmonic_dimension(degree: int, n_features: int) -> int:
 def gegenbauer_coefficients(
     kernel: ZonalLike, degree: int, n_features: int, *, depth: int = 1, power: int = 1
 ) -> np.ndarray:
-    """Coefficients c_0 … c_q of κ(t) = Σ_ℓ c_ℓ P_ℓ(t) in dimension d.
+    """Compute the coefficients c_0 … c_q of κ(t) = Σ_ℓ c_ℓ P_ℓ(t) in dimension d.
 
     c_ℓ = α_ℓ ∫ κ P_ℓ (1 − t²)^{(d−3)/2} dt / ∫ (1 − t²)^{(d−3)/2} dt. κ is a kernel on the sphere in R^d if and only if
-    all c_ℓ ≥ 0 (Schoenberg); they are the squares of the radial functions h_ℓ of the NTK (Lemma 16 of [1]_).
+    all c_ℓ ≥ 0 (Schoenberg). For the NTK, c_ℓ is the square of the radial function h_ℓ (Lemma 16 of [1]_).
 
     Parameters
     ----------
     kernel : str, KernelSpec, callable or sequence of float
-        κ: "ntk" (K_relu^(L)), "nngp" (Σ_relu^(L)), "arc_cosine", "exponential" (e^t), "gaussian" (e^{t−1}, that of
-        unit vectors), "laplace" (e^{−√(2−2t)}); another :class:`ntkit.kernels.KernelSpec`; a function of arrays of
-        cosines; or Taylor coefficients, that of t^j at index j.
+        κ: "ntk" (K_relu^(L)), "nngp" (Σ_relu^(L)), "arc_cosine", "exponential" (e^t), "gaussian" (e^{t−1}, the Gaussian
+        kernel of unit vectors), "laplace" (e^{−√(2−2t)}); another :class:`ntkit.kernels.KernelSpec`; a function that
+        takes arrays of cosines; or Taylor coefficients, with the coefficient of t^j at index j.
     degree : int ≥ 0
         q; at most 1 for d = 1.
     n_features : int ≥ 1
@@ -148,16 +150,16 @@ def gegenbauer_coefficients(
     Raises
     ------
     ValueError
-        If a function is given whose coefficients are lost in rounding: an error of 10⁻¹⁶ in its values is one of
+        If the coefficients of a function are lost in rounding: an error of 10⁻¹⁶ in its values causes an error of
         √α_ℓ 10⁻¹⁶ in c_ℓ.
 
     Notes
     -----
-    Two ways, for each degree the better one. The integral over the angle θ, t = cos θ, by Gauss–Legendre quadrature: it
-    converges exponentially for every function that is analytic in θ, such as arc-cosine kernels, of whose
-    singularities at t = ±1 Gauss–Gegenbauer quadrature in t sees powers of 1 ∓ t. Its error is about √α_ℓ ε. And, for
-    named kernels, sums of Taylor coefficients (:func:`taylor_to_gegenbauer`), in which nothing cancels; these
-    converge quickly in high dimensions, just where α_ℓ is large.
+    Two methods are combined; for each degree the more accurate one is used. The first is Gauss–Legendre quadrature over
+    the angle θ, t = cos θ. It converges exponentially for every function that is analytic in θ, such as arc-cosine
+    kernels, whose singularities at t = ±1 would slow down Gauss–Gegenbauer quadrature in t. Its error is about √α_ℓ ε.
+    The second, for named kernels, is a sum of Taylor coefficients (:func:`taylor_to_gegenbauer`) without cancellation.
+    It converges quickly in high dimensions, where α_ℓ is large.
 
     References
     ----------
@@ -176,7 +178,7 @@ def gegenbauer_coefficients(
     spec = zonal_kernel(kernel, name, depth=depth, power=power, lengthscale=1.0)
     try:
         series = spec.zonal
-    except UnsupportedError:  # of kernels of distances, their function on the sphere is all that counts here
+    except UnsupportedError:  # distance kernels: only their values on the sphere are needed
         series = Homogeneous(spec.on_sphere, 1, spec.taylor)
     if isinstance(series, Series):
         n_terms = degree + 400 if series.n_taylor is None else series.n_taylor - 1
@@ -186,7 +188,7 @@ def gegenbauer_coefficients(
 
 
 def gegenbauer_series(coefficients: Any, t: Any, n_features: int) -> Array:
-    """Value of Σ_ℓ c_ℓ P_ℓ(t) in dimension d.
+    """Evaluate Σ_ℓ c_ℓ P_ℓ(t) in dimension d.
 
     Parameters
     ----------
@@ -199,7 +201,7 @@ def gegenbauer_series(coefficients: Any, t: Any, n_features: int) -> Array:
 
     Returns
     -------
-    array of the shape of t
+    array of the same shape as t
 
     Examples
     --------
@@ -213,20 +215,20 @@ def gegenbauer_series(coefficients: Any, t: Any, n_features: int) -> Array:
     c = _check_coefficients(coefficients, "gegenbauer_series")
     degree, d = _sizes(len(c) - 1, n_features, "gegenbauer_series")
     t = _floats(t)
-    before, value = _array.namespace(t).ones_like(t), t
-    total = float(c[0]) * before + (float(c[1]) * value if degree else 0.0)
+    previous, value = _array.namespace(t).ones_like(t), t
+    total = float(c[0]) * previous + (float(c[1]) * value if degree else 0.0)
     for k in range(2, degree + 1):
         step, back = recursion(k, d)
-        before, value = value, step * t * value - back * before
+        previous, value = value, step * t * value - back * previous
         total = total + float(c[k]) * value
     return total
 
 
 def taylor_to_gegenbauer(coefficients: Any, degree: int, n_features: int) -> np.ndarray:
-    """Gegenbauer coefficients of Σ_j a_j t^j: c_ℓ = Σ_i b_{ℓ,i} a_{ℓ+2i}.
+    """Convert Taylor coefficients to Gegenbauer coefficients: Σ_j a_j t^j has c_ℓ = Σ_i b_{ℓ,i} a_{ℓ+2i}.
 
     b_{ℓ,i} = α_ℓ 2^{−ℓ} Γ(d/2)/√π (ℓ + 2i)!/(2i)! Γ(i + ½)/Γ(i + ℓ + d/2) is the coefficient of P_ℓ in t^{ℓ+2i}
-    (Lemma 4 of [1]_). It is positive, so that nothing cancels if all a_j ≥ 0.
+    (Lemma 4 of [1]_). It is positive, so there is no cancellation if all a_j ≥ 0.
 
     Parameters
     ----------
@@ -261,7 +263,7 @@ def taylor_to_gegenbauer(coefficients: Any, degree: int, n_features: int) -> np.
 
 
 def log_parts(degree: int, order: int, n_features: int) -> np.ndarray:
-    """Log b_{ℓ,i} for i < order."""
+    """Return log b_{ℓ,i} for i < order, see :func:`taylor_to_gegenbauer`."""
     from scipy.special import gammaln
 
     half = n_features / 2
@@ -282,11 +284,12 @@ def radial_functions(
     depth: int = 1,
     power: int = 1,
 ) -> np.ndarray:
-    """Radial functions h_{ℓ,i}(r) with k(x, y) = Σ_ℓ Σ_i h_{ℓ,i}(‖x‖) h_{ℓ,i}(‖y‖) P_ℓ(cos(x, y)).
+    """Compute the radial functions h_{ℓ,i}(r) of k(x, y) = Σ_ℓ Σ_i h_{ℓ,i}(‖x‖) h_{ℓ,i}(‖y‖) P_ℓ(cos(x, y)).
 
-    Dot-product kernels Σ_j a_j ⟨x, y⟩^j have h_{ℓ,i}(r) = √(a_{ℓ+2i} b_{ℓ,i}) r^{ℓ+2i}, b as in
-    :func:`taylor_to_gegenbauer` (Lemma 4 of [1]_); the Gaussian exp(−‖x − y‖²/2) those of e^{⟨x,y⟩} times e^{−r²/2}
-    (Lemma 15); the NTK and other functions ‖x‖^p ‖y‖^p κ(cos) h_ℓ(r) = √c_ℓ r^p alone (Lemma 16).
+    - Dot-product kernels Σ_j a_j ⟨x, y⟩^j have h_{ℓ,i}(r) = √(a_{ℓ+2i} b_{ℓ,i}) r^{ℓ+2i}, with b as in
+      :func:`taylor_to_gegenbauer` (Lemma 4 of [1]_).
+    - The Gaussian kernel exp(−‖x − y‖²/2) has the radial functions of e^{⟨x,y⟩} times e^{−r²/2} (Lemma 15).
+    - The NTK and other kernels ‖x‖^p ‖y‖^p κ(cos) have a single function h_ℓ(r) = √c_ℓ r^p (Lemma 16).
 
     Parameters
     ----------
@@ -298,15 +301,15 @@ def radial_functions(
     degree : int ≥ 0
         Highest ℓ; at most 1 for d = 1.
     order : int ≥ 1
-        Number s of radial functions for each ℓ; those of the NTK and its like from the second on are 0.
+        Number s of radial functions for each ℓ. For kernels with a single h_ℓ, such as the NTK, the others are 0.
     n_features : int ≥ 1
         d.
     lengthscale : float > 0
-        Of "gaussian" and "exponential".
+        Length scale of "gaussian" and "exponential".
     depth : int ≥ 1
         L of "ntk" and "nngp".
     power : int ≥ 0
-        p of a function; order (and power) of "arc_cosine".
+        p for a function κ; the order, which is also the power, of "arc_cosine".
 
     Returns
     -------
@@ -338,65 +341,69 @@ class Zonal(ABC):
 
     @abstractmethod
     def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
-        """h_{ℓ,i}(r), an array of shape (n, degree + 1, order)."""
+        """Return h_{ℓ,i}(r), an array of shape (n, degree + 1, order)."""
 
     @abstractmethod
     def diagonal(self, r: np.ndarray) -> np.ndarray:
-        """k(x, x) of vectors of the norms r."""
+        """Return k(x, x) for vectors with the norms r."""
 
     @abstractmethod
     def log_coefficients(self, degree: int) -> np.ndarray:
-        """Logarithms of a_j for j ≤ `degree`; −∞ where a_j = 0."""
+        """Return log a_j for the Taylor coefficients a_j, j ≤ `degree`; −∞ where a_j = 0."""
 
     @abstractmethod
     def log_weights(self, norms: Array, degrees: np.ndarray) -> Array:
-        """Logarithms of w_j(r) of norms r > 0, in the order (norms, degrees)."""
+        """Return log w_j(r) for norms r > 0, with shape (norms, degrees)."""
 
     @abstractmethod
     def log_trace(self, norms: np.ndarray) -> float:
-        """Logarithm of Σ k(x, x) over norms r > 0."""
+        """Return the logarithm of the sum of k(x, x) over all norms r > 0."""
 
     @property
     def n_taylor(self) -> int | None:
-        """Number of Taylor coefficients; None: infinitely many."""
+        """Number of Taylor coefficients; None if there are infinitely many."""
         return None
 
     @abstractmethod
     def taylor(self, degree: int) -> np.ndarray:
-        """Taylor coefficients in the cosine of unit vectors."""
+        """Return the Taylor coefficients in the cosine of unit vectors."""
 
     @property
     def at_zero(self) -> float:
-        """w_0(0): a norm of zero has a weight in degree 0 only, if at all."""
+        """w_0(0); at norm zero the weights of all other degrees are 0."""
         return 0.0
 
     def weights(self, norms: Array, degrees: np.ndarray) -> Array:
-        """w_j(r), in the order (norms, degrees)."""
+        """Return w_j(r), with shape (norms, degrees)."""
         xp: Any = _array.namespace(norms)
         positive = norms > 0
         safe = xp.where(positive, norms, xp.ones_like(norms))
-        with np.errstate(over="ignore"):  # of kernels that overflow themselves
+        with np.errstate(over="ignore"):  # the kernel itself may overflow
             values = xp.exp(self.log_weights(safe, degrees))
         return xp.where(positive[:, None], values, _array.constant(self.at_zero * (degrees == 0), norms))
 
 
 @dataclass(frozen=True, eq=False)
 class Homogeneous(Zonal):
-    """‖x‖^p ‖y‖^p κ(cos(x, y)): w_j(r) = √a_j r^p with the Taylor coefficients a_j of κ, if `series` knows them."""
+    """The kernel ‖x‖^p ‖y‖^p κ(cos(x, y)), with w_j(r) = √a_j r^p.
+
+    `values` is κ, `power` is p, and `series` returns the Taylor coefficients a_j of κ up to a degree (or raises if
+    they are not known).
+    """
 
     values: Callable[[np.ndarray], np.ndarray]
     power: int
     series: Callable[[int], np.ndarray]
 
     def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
-        """√c_ℓ r^p."""
+        """Return √c_ℓ r^p for i = 0, and 0 for i > 0."""
         c, errors = self.precise_coefficients(degree, n_features)
         out = np.zeros((len(r), degree + 1, order))
         out[:, :, 0] = (r**self.power)[:, None] * np.sqrt(non_negative(c, errors, n_features))
         return out
 
     def diagonal(self, r: np.ndarray) -> np.ndarray:
-        """κ(1) r^{2p}."""
+        """Return κ(1) r^{2p}."""
         return self.at_one * r ** (2 * self.power)
 
     @property
@@ -423,25 +430,25 @@ class Homogeneous(Zonal):
         return float(np.logaddexp.reduce(2 * self.power * np.log(norms))) + log(self.at_one)
 
     def precise_coefficients(self, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same as :meth:`coefficients`, or an error if one is lost in rounding."""
+        """As :meth:`coefficients`, but raise an error if a coefficient is lost in rounding."""
         values, errors = self.coefficients(degree, n_features)
         worst = int(np.argmax(errors))
         if not errors[worst] <= 1e-6 * max(float(np.abs(values).sum()), 1e-300):
             raise ValueError(
                 f"The coefficient of degree {worst} of this function in dimension {n_features} is lost in rounding "
-                f"(its error may be {errors[worst]:.1e}). Ask for a lower degree, or give Taylor coefficients."
+                f"(its error may be {errors[worst]:.1e}). Use a lower degree, or give Taylor coefficients."
             )
         return values, errors
 
     def coefficients(self, degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """c_0 … c_q and about the errors that rounding makes in them; the function should be smooth in the angle."""
+        """Compute c_0 … c_q and estimates of their rounding errors; κ should be smooth in the angle."""
         t, weights = _angles(degree, n_features)
         values = self.values(t)
         with np.errstate(over="ignore", invalid="ignore"):  # infinite dimensions have infinite errors
             dimensions = np.exp([_log_dimension(k, n_features) for k in range(degree + 1)])
             c = dimensions * (gegenbauer(t, degree, n_features) @ (weights * values))
             c = np.where(np.isfinite(c), c, 0.0)
-            rounding = (4 + n_features / 100) * _EPS  # of sin^{d−2} too
+            rounding = (4 + n_features / 100) * _EPS  # includes the rounding of sin^{d−2}
             errors = rounding * np.sqrt(dimensions * (weights @ values**2))
         try:
             return self._with_taylor(c, errors, n_features)
@@ -449,7 +456,7 @@ class Homogeneous(Zonal):
             return c, errors
 
     def _with_taylor(self, c: np.ndarray, errors: np.ndarray, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-        """Coefficients from Taylor series where these are better."""
+        """Replace coefficients by sums of Taylor coefficients where these are more accurate."""
         top = self.at_one
         for n_terms in _TERMS:
             worse = np.flatnonzero(errors > _PRECISE * top)
@@ -460,7 +467,7 @@ class Homogeneous(Zonal):
             rest = max(top - float(a.sum()), 0.0)
             for k in worse.tolist():
                 parts = np.exp(log_parts(k, (n_terms - k) // 2 + 1, n_features))
-                # Terms past the last come with smaller b, once b falls.
+                # Once b decreases, the omitted terms have smaller b than the last one.
                 error = rest * (parts[-1] if parts[-1] < parts[-2] else 1.0) + 4 * _EPS * top
                 if error < errors[k]:
                     c[k], errors[k] = float(parts @ a[k::2]), error
@@ -469,12 +476,15 @@ class Homogeneous(Zonal):
 
 @dataclass(frozen=True, eq=False)
 class Series(Zonal):
-    """g(x) g(y) Σ_j a_j ⟨x, y⟩^j/ℓ^{2j}, g = e^{−‖x‖²/(2ℓ²)} with `damped`, else 1: w_j(r) = √a_j (r/ℓ)^j g."""
+    """The kernel g(x) g(y) Σ_j a_j ⟨x, y⟩^j/ℓ^{2j}, with w_j(r) = √a_j (r/ℓ)^j g.
+
+    g(x) = e^{−‖x‖²/(2ℓ²)} if `damped`, else 1.
+    """
 
     lengthscale: float = 1.0
     damped: bool = False
     logs: np.ndarray | None = None
-    """Logarithms of all a_j; None: those of the exponential, a_j = 1/j!."""
+    """Logarithms of all a_j; None means the exponential, a_j = 1/j!."""
 
     @property
     def n_taylor(self) -> int | None:
@@ -514,9 +524,9 @@ class Series(Zonal):
         return float(np.logaddexp.reduce(2 * self.log_weights(norms, np.arange(len(self.logs))), axis=None))
 
     def n_terms(self, radius: float) -> int:
-        """Radial functions of a degree that matter for norms up to a radius.
+        """Return how many radial functions per degree matter for norms up to `radius`.
 
-        Those of the exponential have squares in proportion to Poisson probabilities of mean (r/ℓ)².
+        For the exponential, their squares are proportional to Poisson probabilities with mean (r/ℓ)².
         """
         if self.n_taylor is not None:
             return (self.n_taylor + 1) // 2
@@ -524,24 +534,24 @@ class Series(Zonal):
         return int(ratio**2 + 8 * ratio + 30) // 2
 
     def taylor(self, degree: int) -> np.ndarray:
-        """Taylor coefficients in the cosine of unit vectors."""
+        """Return the Taylor coefficients in the cosine of unit vectors."""
         j = np.arange(degree + 1)
         logs = self.log_coefficients(degree) - 2 * j * log(self.lengthscale)
         return np.exp(logs - self.lengthscale**-2 if self.damped else logs)
 
     def radial(self, r: np.ndarray, degree: int, order: int, n_features: int) -> np.ndarray:
-        """√(a_{ℓ+2i} b_{ℓ,i}) (r/ℓ)^{ℓ+2i}, times the damping."""
+        """Return √(a_{ℓ+2i} b_{ℓ,i}) (r/ℓ)^{ℓ+2i} g."""
         logs = self.log_parts(degree, order, n_features)
         return np.exp(logs + self.log_powers(r, degree, order))
 
     def log_parts(self, degree: int, order: int, n_features: int) -> np.ndarray:
-        """Log √(a_{ℓ+2i} b_{ℓ,i}), an array of shape (degree + 1, order)."""
+        """Return log √(a_{ℓ+2i} b_{ℓ,i}), an array of shape (degree + 1, order)."""
         a = self.log_coefficients(degree + 2 * order)
         parts = [log_parts(k, order, n_features) + a[k : k + 2 * order : 2] for k in range(degree + 1)]
         return 0.5 * np.stack(parts)
 
     def log_powers(self, r: np.ndarray, degree: int, order: int) -> np.ndarray:
-        """Log of (r/ℓ)^{ℓ+2i}, times the damping, an array of shape (n, degree + 1, order)."""
+        """Return log((r/ℓ)^{ℓ+2i} g), an array of shape (n, degree + 1, order)."""
         powers = np.arange(degree + 1)[:, None] + 2 * np.arange(order)
         with np.errstate(divide="ignore"):
             logs = np.log(r / self.lengthscale)[:, None, None]
@@ -549,7 +559,7 @@ class Series(Zonal):
         return out - 0.5 * (r / self.lengthscale)[:, None, None] ** 2 if self.damped else out
 
     def diagonal(self, r: np.ndarray) -> np.ndarray:
-        """Σ_j a_j (r/ℓ)^{2j}, times the damping."""
+        """Return g² Σ_j a_j (r/ℓ)^{2j}."""
         if self.damped:
             return np.ones_like(r)
         a = self.log_coefficients(2000 if self.n_taylor is None else self.n_taylor - 1)
@@ -561,13 +571,13 @@ class Series(Zonal):
 
 
 def zonal_kernel(
-    kernel: ZonalLike, owner: str, *, highest: int = _MOST - 1, params: dict[str, Any] | None = None,
+    kernel: ZonalLike, owner: str, *, highest: int = _MAX_TAYLOR - 1, params: dict[str, Any] | None = None,
     functions: bool = True, **own: Any,
 ) -> KernelSpec:  # fmt: skip
-    """Kernel behind a name, a network, coefficients or, with `functions`, a function of the cosine.
+    """Return the kernel given by a name, a network, coefficients or, if `functions`, a function of the cosine.
 
-    `own` are parameters of the owner (depth, lengthscale, and `power` of a function or of "arc_cosine"), of which the
-    kernel takes those that it has; `params` are further ones.
+    `own` are parameters of the owner: depth, lengthscale, and `power` of a function or of "arc_cosine". The kernel
+    receives those that it takes. `params` are additional parameters of the kernel.
     """
     own["order"] = own.pop("power", 1)
     if isinstance(kernel, str) and kernel == "arc_cosine" and "order" not in (params or {}):
@@ -593,7 +603,7 @@ def zonal_kernel(
 
 
 def non_negative(c: np.ndarray, errors: np.ndarray, n_features: int) -> np.ndarray:
-    """Coefficients with what rounding made negative set to 0; an error if more than rounding did."""
+    """Return the coefficients with negative rounding errors set to 0; raise if a coefficient is truly negative."""
     worst = int(np.argmin(c + errors))
     if c[worst] < -1e3 * errors[worst] - 1e-12 * np.abs(c).sum():
         raise ValueError(
@@ -620,23 +630,23 @@ def _sizes(degree: Any, n_features: Any, owner: str) -> tuple[int, int]:
 
 
 def _log_dimension(degree: int, n_features: int) -> float:
-    """Log α_ℓ, for numbers too large for floats."""
+    """Return log α_ℓ, even if α_ℓ is too large for a float."""
     return log(harmonic_dimension(degree, n_features))
 
 
 @lru_cache(maxsize=16)
 def _angles(degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines of Gauss–Legendre nodes θ in [0, π] and weights ∝ sin^{d−2} θ, which add up to 1."""
+    """Return the cosines of Gauss–Legendre nodes θ in [0, π], and weights that include sin^{d−2} θ and sum to 1."""
     if n_features == 1:
         return np.array([-1.0, 1.0]), np.array([0.5, 0.5])
     size = 128 + 4 * degree + int(16 * n_features**0.5)
     reserve(0, f"Coefficients of degree {degree} in dimension {n_features}", seconds=1e-5 * size + 1e-8 * size**2)
     nodes = np.cos(np.pi * (4 * np.arange(size, 0, -1) - 1) / (4 * size + 2)) * (1 - (1 - 1 / size) / (8 * size**2))
-    for _ in range(2):  # Newton's method from Tricomi's approximation; SciPy's roots take four times as long
-        before, last = _last_two(nodes, size)
-        nodes = nodes - last * (1 - nodes**2) / (size * (before - nodes * last))
-    before, last = _last_two(nodes, size)
-    weights = (1 - nodes**2) / (last * nodes - before) ** 2  # up to a factor; SciPy's are off by 1e-13
+    for _ in range(2):  # Newton's method from Tricomi's approximation; SciPy's root finder takes four times as long
+        previous, last = _last_two(nodes, size)
+        nodes = nodes - last * (1 - nodes**2) / (size * (previous - nodes * last))
+    previous, last = _last_two(nodes, size)
+    weights = (1 - nodes**2) / (last * nodes - previous) ** 2  # up to a factor; SciPy's weights are off by 1e-13
     t = -np.sin(0.5 * np.pi * nodes)  # θ = π/2 + π/2·node
     logs = np.log(weights) + (n_features - 2) * np.log(np.cos(0.5 * np.pi * nodes))
     weights = np.exp(logs - logs.max())
@@ -644,9 +654,9 @@ def _angles(degree: int, n_features: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _last_two(t: np.ndarray, degree: int) -> tuple[np.ndarray, np.ndarray]:
-    """Legendre polynomials of degrees q − 1 and q."""
-    before, last = np.ones_like(t), t
+    """Return the Legendre polynomials of degrees q − 1 and q."""
+    previous, last = np.ones_like(t), t
     for k in range(2, degree + 1):
         a, b = recursion(k, 3)
-        before, last = last, a * t * last - b * before
-    return before, last
+        previous, last = last, a * t * last - b * previous
+    return previous, last

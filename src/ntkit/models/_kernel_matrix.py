@@ -170,7 +170,9 @@ class MatrixOfRows(KernelMatrix):
 
     def _source(self) -> Any:
         held = self.held
-        return _landmarks.OfRows(self.kernel, self.X, None) if held is None else _landmarks.OfMatrix(held, None)
+        if held is None:
+            return _landmarks.ComputedMatrix(self.kernel, self.X, None)
+        return _landmarks.StoredMatrix(held, None)
 
     def near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
         """Near rows in the kernel, if K is in memory; else Euclidean neighbours.
@@ -219,7 +221,7 @@ class GivenMatrix(KernelMatrix):
         return _gathered(self.K, indices)
 
     def _source(self) -> Any:
-        return _landmarks.OfMatrix(self.K, None)
+        return _landmarks.StoredMatrix(self.K, None)
 
 
 def near_in_kernel(K: Array, diagonal: Array, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:

@@ -50,6 +50,8 @@ MISSED = 0.7  # error over the variance of the targets, above which paths start 
 NEAR, FINALISTS = 0.15, 3  # relative; paths whose error is within this of the least are compared at a larger size
 NEAR_OF_FEW = 0.6  # the same for few rows: fits are cheap, errors are noisy, and averages gain from unlike kernels
 BETTER = 0.03  # relative; a metric of another path must be better by this to be followed
+FINAL_ROUNDS, FINAL_PATHS = 2, 2  # at the larger size: rounds, and fits that get them
+REVIVAL = 5e-3  # of the largest eigenvalue of A: a floor that gives lost columns another chance
 ADDS = 0.002  # relative; what functions of single columns, beside the kernel, must bring to be kept
 ADDITIVE_SCALE = 0.7
 """Root of the total variance of the ramps, beside features of unit norm."""
@@ -444,15 +446,15 @@ def apply(metric: np.ndarray, X: np.ndarray) -> np.ndarray:
     return X @ M if M.ndim == 2 else X * M
 
 
-def metric_of(A: np.ndarray, *, full: bool) -> np.ndarray | None:
-    """M with M² = A/‖A‖ + FLOOR, or that of the diagonal of A; None if A is zero or not finite."""
+def metric_of(A: np.ndarray, *, full: bool, floor: float = FLOOR) -> np.ndarray | None:
+    """Return M with M² = A/‖A‖ + floor, or the same for the diagonal of A; None if A is zero or not finite."""
     if not np.isfinite(A).all() or not np.trace(A) > 0:
         return None
     if not full:
         squares = np.diagonal(A)
-        return np.sqrt(squares / squares.max() + FLOOR)
+        return np.sqrt(squares / squares.max() + floor)
     values, vectors = np.linalg.eigh(A / np.trace(A))
-    values = np.maximum(values, 0) / values[-1] + FLOOR
+    values = np.maximum(values, 0) / values[-1] + floor
     return (vectors * np.sqrt(values)) @ vectors.T
 
 
@@ -543,7 +545,7 @@ class Learner:
         large = Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution, self.ramps)
         ends = self._follow(large) if self._missed(ends, large.variance) else self._with_residuals(small, ends)
         best: dict[tuple[Kernel, bool], Trial] = {}
-        for trial in self._refine(large, ends):
+        for trial in self._final_rounds(large, self._refine(large, ends)):
             best.setdefault((trial.kernel, trial.full), trial)
         return Learned([Finalist(trial, large.outer_products(trial)) for trial in best.values()], self.trials)
 
@@ -666,3 +668,39 @@ class Learner:
         finalists = [trial for index in range(len(tasks)) for trial in found[index]]
         self.trials += [replace(trial, fits=()) for trial in finalists]
         return sorted(finalists, key=self._rank)
+
+    def _final_rounds(self, rows: Comparison, finalists: list[Trial]) -> list[Trial]:
+        """Add further rounds at the larger size for the best fits, as long as they lower the error.
+
+        Gradients of fits with more rows and landmarks are more accurate. Where there are many columns, each round also
+        tries a metric with a higher floor: earlier rounds may have lost columns that matter little but do matter.
+        """
+        best: dict[tuple[Kernel, bool], Trial] = {}
+        for trial in finalists:
+            best.setdefault((trial.kernel, trial.full), trial)
+        paths = list(best.values())[:FINAL_PATHS] if self.most_rounds else []
+        floors = (FLOOR, REVIVAL) if self.X.shape[1] >= MANY_COLUMNS else (FLOOR,)
+        found: dict[int, list[Trial]] = {index: [] for index in range(len(paths))}
+
+        def follow(index: int) -> None:
+            trial = paths[index]
+            for _ in range(FINAL_ROUNDS):
+                A = rows.outer_products(trial) if trial.fits else np.zeros((1, 1))
+                metrics = [metric_of(A, full=trial.full, floor=floor) for floor in floors]
+                start = replace(trial, round=trial.round + 1)
+                further = [
+                    fit
+                    for M in metrics
+                    if M is not None
+                    for fit in rows.lengths(replace(start, metric=M), (trial.factor,))
+                ]
+                found[index] += further
+                least = self._rank(trial)[0]
+                trial = min([trial, *further], key=self._rank)
+                if not self._rank(trial)[0] < (1 - GAIN) * least:
+                    break
+
+        run_on_threads(follow, range(len(paths)))
+        further = [trial for index in range(len(paths)) for trial in found[index]]
+        self.trials += [replace(trial, fits=()) for trial in further]
+        return sorted([*finalists, *further], key=self._rank)

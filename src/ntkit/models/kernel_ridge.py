@@ -16,7 +16,7 @@ from ntkit._batching import row_batches
 from ntkit._random import RandomState, generator, keyed, row_uniforms, seed_sequence
 from ntkit._state import Field, Floats, Integer, Many, Optional, Real, Text, reserve
 from ntkit._validation import check_choice, check_int, check_real, message
-from ntkit.features.kernel import OfKernel
+from ntkit.features.kernel import KernelEstimator
 from ntkit.features.landmarks.choose import block_rows, take, wide
 from ntkit.features.lengthscale import check_lengthscale, default_lengthscale
 from ntkit.kernels.spec import KernelLike
@@ -50,7 +50,7 @@ def _moved(name: str) -> tuple[str, Callable[[Any], dict[str, Any]]]:
     return "solver_params", lambda value: {name: value}
 
 
-class KernelModel(OfKernel, RidgeModel):
+class KernelModel(KernelEstimator, RidgeModel):
     """Parameters, solvers and predictions; see :class:`KernelRidge`."""
 
     X_fit_: Any
@@ -203,9 +203,9 @@ class KernelModel(OfKernel, RidgeModel):
         if self._resolved is None:
             return GivenMatrix(X, scale=scale)
         if client is not None and self.solver_ in ("pcg", "gradient"):
-            from ntkit.distributed import OfCluster
+            from ntkit.distributed import ClusterMatrix
 
-            return OfCluster(client, self._resolved, X, scale=scale)
+            return ClusterMatrix(client, self._resolved, X, scale=scale)
         cache = cache_bytes(self._options.cache_size, X, type(self).__name__)
         return MatrixOfRows(
             self._resolved, X, scale=scale, cache=cache, batch_size=self.batch_size, progress=self.progress

@@ -258,9 +258,10 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             some = (take_rows(X, chosen), y[chosen], None if weight is None else weight[chosen])
             tried: list[_Entry] = []
             for entry in entries:
-                if tried and not (clock.elapsed() <= _SHARE * clock.budget and clock.allows(size, least)):
+                in_time = clock.elapsed() <= _SHARE * clock.budget and clock.allows(size, least)
+                if tried and not in_time and entry.features != "passthrough":  # a linear model takes no time
                     clock.spent = True
-                    break
+                    continue
                 self._try(entry, index, size, some, clock)
                 tried.append(entry)
             survivors = sorted(tried, key=lambda entry: entry.rank)[: _survivors(len(entries))]
@@ -356,6 +357,8 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
                     break
                 again = _Entry(entry.name, entry.features, repeat=repeat)
                 done += self._alternatives(again, others, data)[:1]
+        # Learned metrics come first: where time is short, they are tried, and others are not.
+        done.sort(key=lambda entry: not isinstance(entry.features, AdaptiveFeatures))
         return done or entries[:1]
 
     def _alternatives(self, entry: _Entry, rows: np.ndarray, data: tuple[Any, Any, Any]) -> list[_Entry]:

@@ -1,7 +1,7 @@
 """Descriptions of infinitely wide networks: frozen data, no computation.
 
-A network is written once; its exact kernel, its sketched features and its finite-width features are
-three functions of this one description.
+A network is described once. Its exact kernel, its sketched features and its finite-width features are three
+functions of this description.
 
 >>> from ntkit import networks as nn
 >>> net = nn.Sequential(nn.Conv(3), nn.ReLU(), nn.GlobalAvgPool(), nn.Dense())
@@ -12,10 +12,10 @@ Sequential(Conv(3), ReLU(), GlobalAvgPool(), Dense())
 
 Scaling. Weights are standard normal times ``weight_std`` / √fan_in, biases standard normal times ``bias_std`` (0
 unless given), and the input kernel is ⟨x, y⟩ without division by the number of features or channels. A convolution
-averages over its patch, positions outside the image counting as zeros. An activation σ is divided by √E[σ(z)²],
+averages over its patch; positions outside the image count as zeros. An activation σ is divided by √E[σ(z)²],
 z ~ N(0, 1) (unless ``normalize=False``), so a ReLU layer preserves norms.
 
-Shapes. Vectors are (features,), images (height, width, channels); None stands for the infinite width.
+Shapes. Vectors are (features,) and images are (height, width, channels). None stands for infinite width.
 """
 
 from ntkit.networks.activations import (

@@ -1,8 +1,8 @@
-"""The one walk over the layers of a network.
+"""Walk over the layers of a network.
 
-What a network does to shapes, to covariances, to power series, to counts: each is an *algebra*, a state and one rule
-for each kind of layer. ``fold(net, algebra, state)`` carries the state through all layers. A layer that is new to ntkit
-needs its description and a rule in each algebra that should know it, all in the file that describes it::
+An *algebra* describes how layers act on some state: shapes, covariances, power series, counts. It has one rule for each
+kind of layer. ``fold(net, algebra, state)`` carries the state through all layers. A new layer needs a description and a
+rule in each algebra that should support it. All of them can be in one file::
 
     @dataclass(frozen=True, repr=False)
     class Twice(Layer):
@@ -16,7 +16,7 @@ needs its description and a rule in each algebra that should know it, all in the
     def _(algebra, layer, state, path):
         return state.map(lambda A: 4 * A)
 
-A rule for a class serves its subclasses. Where there is none, `fold` raises :class:`UnsupportedError`.
+A rule for a class also applies to its subclasses. Without a rule, `fold` raises :class:`UnsupportedError`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from ntkit.networks.layers import Conv, Dense, Layer, Residual, Sequential
 
 State = TypeVar("State")
 Path: TypeAlias = tuple[int, ...]
-"""Where a layer stands: (2, 0, 1) is layer 1 of branch 0 of layer 2."""
+"""Position of a layer: (2, 0, 1) is layer 1 of branch 0 of layer 2."""
 Rule: TypeAlias = Callable[[Any, Any, Any, Path], Any]
-"""Called with the algebra, the layer, the state before it and the layer's place; returns the state after it."""
+"""Called with the algebra, the layer, the state before the layer and the layer's position. Returns the new state."""
 
 
 class UnsupportedError(TypeError):
-    """A layer, or a parameter of it, for which an algebra has no rule; something that is not known of a kernel.
+    """Raised if an algebra has no rule for a layer or its parameters, or if a property of a kernel is unknown.
 
     Examples
     --------
@@ -48,7 +48,7 @@ class UnsupportedError(TypeError):
 
 
 class Algebra(Generic[State]):
-    """Rules for layers; a subclass inherits those of its base.
+    """Rules for layers. A subclass inherits the rules of its base class.
 
     Examples
     --------
@@ -72,7 +72,7 @@ class Algebra(Generic[State]):
 
     @classmethod
     def rule(cls, *kinds: type[Layer]) -> Callable[[Rule], Rule]:
-        """Decorate the rule for some kinds of layers."""
+        """Decorate a function to register it as the rule for the given kinds of layers."""
 
         def register(function: Rule) -> Rule:
             cls.rules.update(dict.fromkeys(kinds, function))
@@ -82,31 +82,31 @@ class Algebra(Generic[State]):
 
     @classmethod
     def find(cls, kind: type[Layer]) -> Rule | None:
-        """The rule for a kind of layer, or None."""
+        """Return the rule for a kind of layer, or None."""
         tables = [vars(base)["rules"] for base in cls.__mro__ if "rules" in vars(base)]
         found = (table[base] for base in kind.__mro__ for table in tables if base in table)
         return next(found, None)
 
     def fork(self, state: State) -> State:
-        """State that enters the branches of a Residual."""
+        """Return the state that enters the branches of a Residual."""
         return state
 
     def join(self, layer: Residual, before: State, ends: list[State], path: Path) -> State:
-        """State after a Residual, of the state before it and those after its branches."""
+        """Return the state after a Residual, from the state before it and the states after its branches."""
         raise UnsupportedError(f"{type(self).__name__} has no rule for {type(layer).__name__}.")
 
 
 def fold(net: Layer, algebra: Algebra[State], state: State, path: Path = ()) -> State:
-    """State after a network.
+    """Carry a state through all layers of a network and return the final state.
 
     Parameters
     ----------
     net : Layer
     algebra : Algebra
     state
-        State before it.
+        State before the network.
     path : tuple of int, default=()
-        Where `net` stands in a larger network.
+        Position of `net` in a larger network.
 
     Examples
     --------
@@ -129,7 +129,7 @@ def fold(net: Layer, algebra: Algebra[State], state: State, path: Path = ()) -> 
 
 
 def flatten(net: Layer) -> Iterator[Layer]:
-    """Yield the layers of `net` in order, nested Sequentials opened, Residuals left whole."""
+    """Yield the layers of `net` in order. Nested Sequentials are flattened; Residuals are not."""
     if isinstance(net, Sequential):
         for layer in net.layers:
             yield from flatten(layer)
@@ -138,7 +138,7 @@ def flatten(net: Layer) -> Iterator[Layer]:
 
 
 def leaves(net: Layer) -> Iterator[Layer]:
-    """Yield all layers of `net` that are not made of layers."""
+    """Yield all layers of `net` that contain no other layers."""
     for layer in flatten(net):
         if isinstance(layer, Residual):
             for branch in layer.branches:
@@ -148,10 +148,10 @@ def leaves(net: Layer) -> Iterator[Layer]:
 
 
 class TrainedLayers(Algebra[int]):
-    """Number of layers with trained weights, of the branch that has most where there are several."""
+    """Counts layers with trained weights; of several branches, the largest count."""
 
     def join(self, layer: Residual, before: int, ends: list[int], path: Path) -> int:
-        """The most."""
+        """Return the largest count."""
         return max(ends)
 
 

@@ -1,4 +1,4 @@
-"""The layers: frozen dataclasses. Activations have a file of their own, with their mathematics."""
+"""Layers as frozen dataclasses. Activations and their mathematics are in their own file."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Size: TypeAlias = int | tuple[int, int]
 
 
 class Layer:
-    """Base of all descriptions. Equal descriptions compare and hash equal."""
+    """Base class of all layers. Equal descriptions compare and hash equal."""
 
     def __repr__(self) -> str:
-        """Constructor call with the defaults left out."""
+        """Return the constructor call without default values."""
         specs = sorted(fields(self), key=lambda spec: bool(spec.kw_only))  # type: ignore[arg-type]
         values = [(spec, getattr(self, spec.name)) for spec in specs]
         parts = [
@@ -32,7 +32,7 @@ class Dense(Layer):
     Parameters
     ----------
     trainable : bool, default=True
-        Whether the layer's weights and biases contribute to the tangent kernel. A frozen layer still acts.
+        Whether the layer's weights and biases contribute to the tangent kernel. A frozen layer is still applied.
     weight_std : float > 0, default=1.0
         Standard deviation of the weights before division by √fan_in.
     bias_std : float ≥ 0, default=0.0
@@ -63,7 +63,7 @@ class Conv(Layer):
     stride : int or (int, int), default=1
         Step between outputs.
     padding : {"same", "valid"}, default="same"
-        "same" pads with zeros to ⌈size / stride⌉ outputs, the odd zero going to the bottom or right;
+        "same" pads with zeros to ⌈size / stride⌉ outputs; an odd zero goes to the bottom or right.
         "valid" uses whole patches only.
     trainable, weight_std, bias_std
         As for :class:`Dense`.
@@ -88,7 +88,7 @@ class Conv(Layer):
         _set_weights(self)
 
     def windows(self, height: int, width: int) -> tuple[Window, Window]:
-        """Window along the rows and along the columns of an image."""
+        """Return the windows along the rows and along the columns of an image."""
         (q_h, q_w), (step_h, step_w) = as_pair(self.kernel_size), as_pair(self.stride)
         return _window(height, q_h, step_h, self.padding), _window(width, q_w, step_w, self.padding)
 
@@ -97,13 +97,13 @@ class Conv(Layer):
 class Normalize(Layer):
     """Scale every vector, or every pixel of an image, to unit variance: x ↦ x / √(mean over the units of x²).
 
-    The kernels Σ and Θ are divided by √(Σ(x, x) Σ(y, y)), for images pixel by pixel; where a variance is zero they
-    are zero. What was Gaussian stays Gaussian, so an activation may follow or a layer with weights.
+    The kernels Σ and Θ are divided by √(Σ(x, x) Σ(y, y)), for images pixel by pixel. Where a variance is zero, they
+    are zero. Gaussian inputs stay Gaussian, so an activation or a layer with weights may follow.
 
     Notes
     -----
-    The tangent kernel takes the norm for a constant: it is a mean over all units, and in a finite network its
-    derivative changes the kernel by the order of 1/width.
+    The tangent kernel treats the norm as a constant. The norm is a mean over all units, so in a finite network its
+    derivative changes the kernel only by O(1/width).
 
     Examples
     --------
@@ -122,7 +122,7 @@ class AvgPool(Layer):
     size : int or (int, int)
         Height and width of the window.
     stride : int or (int, int), default=None
-        Step between windows; None means ``size``, windows side by side.
+        Step between windows; None means ``size``, so that windows do not overlap.
 
     Examples
     --------
@@ -142,7 +142,7 @@ class AvgPool(Layer):
             _set_size(self, "stride")
 
     def windows(self, height: int, width: int) -> tuple[Window, Window]:
-        """Window along the rows and along the columns of an image."""
+        """Return the windows along the rows and along the columns of an image."""
         (rows, cols), (row_step, col_step) = as_pair(self.size), as_pair(self.stride or self.size)
         return _window(height, rows, row_step, "valid"), _window(width, cols, col_step, "valid")
 
@@ -161,7 +161,7 @@ class GlobalAvgPool(Layer):
 
 @dataclass(frozen=True, repr=False)
 class Flatten(Layer):
-    """All pixels side by side: images become vectors. The kernel is the mean over pixels (i, j) of K[ij, ij].
+    """Concatenate all pixels: images become vectors. The kernel is the mean over pixels (i, j) of K[ij, ij].
 
     Examples
     --------
@@ -172,7 +172,7 @@ class Flatten(Layer):
 
 
 class _Container(Layer):
-    """Layers made of layers."""
+    """Base class of layers that contain layers."""
 
     _attribute = ""
 
@@ -195,7 +195,7 @@ class _Container(Layer):
 
 @dataclass(frozen=True, repr=False, init=False)
 class Sequential(_Container):
-    """Layers one after the other. Without layers: the identity.
+    """Layers applied in order. Without layers, the identity.
 
     Examples
     --------
@@ -212,8 +212,8 @@ class Sequential(_Container):
 class Residual(_Container):
     """Sum of branches that all take the same input; ``Sequential()`` is the identity branch.
 
-    The branches' kernels add. That is exact if all but at most one branch end in a layer with weights of
-    their own (a Dense or Conv, possibly pooled), so that outputs of different branches are uncorrelated.
+    The kernels of the branches add up. This is exact if all branches, except at most one, end in a layer with its own
+    weights (a Dense or Conv, possibly pooled): the outputs of different branches are then uncorrelated.
 
     Examples
     --------
@@ -240,7 +240,7 @@ class Residual(_Container):
 
 
 class Window(NamedTuple):
-    """One axis of a convolution or pooling: output o covers the inputs o·stride − before + (0 … size − 1)."""
+    """One axis of a convolution or pooling. Output o covers the inputs o·stride − before + (0 … size − 1)."""
 
     size: int
     stride: int
@@ -249,12 +249,12 @@ class Window(NamedTuple):
 
 
 def as_pair(value: Size) -> tuple[int, int]:
-    """Return ``(value, value)`` for an int, a pair as it is."""
+    """Return ``(value, value)`` for an int; return a pair unchanged."""
     return (value, value) if isinstance(value, int) else value
 
 
 def set_field(layer: Layer, name: str, value: object) -> None:
-    """Store a checked value in a frozen layer: plain Python numbers, so that equality and repr hold."""
+    """Store a checked value, a plain Python number, in a frozen layer. This keeps equality and repr simple."""
     object.__setattr__(layer, name, value)
 
 
@@ -266,7 +266,7 @@ def _set_weights(layer: Dense | Conv) -> None:
 
 
 def _set_size(layer: Layer, name: str) -> None:
-    """Check the size attribute `name` of a layer and store it as an int where both sides are equal."""
+    """Check the size `name` of a layer, and store it as an int if both sides are equal."""
     value, owner = getattr(layer, name), type(layer).__name__
     if isinstance(value, tuple):
         if len(value) != 2:

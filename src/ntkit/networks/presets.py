@@ -1,4 +1,4 @@
-"""Networks that papers are about."""
+"""Networks from the literature."""
 
 from __future__ import annotations
 
@@ -8,12 +8,17 @@ from ntkit.networks.layers import AvgPool, Conv, Dense, GlobalAvgPool, Sequentia
 
 
 def fully_connected(depth: int) -> Sequential:
-    """(Dense, ReLU) × depth, Dense: the network of Definition 1, NTK(x, x) = (depth + 1)‖x‖².
+    """Describe (Dense, ReLU) × depth, Dense: the network of Definition 1 in [1]_, with NTK(x, x) = (depth + 1)‖x‖².
 
     Parameters
     ----------
     depth : int ≥ 1
         Number L of ReLU layers.
+
+    References
+    ----------
+    .. [1] Zandieh et al., "Scaling Neural Tangent Kernels via Sketching and Random Features", NeurIPS 2021,
+       Definition 1.
 
     Examples
     --------
@@ -25,10 +30,10 @@ def fully_connected(depth: int) -> Sequential:
 
 
 def cntk(depth: int, kernel_size: Size = 3) -> Sequential:
-    """(Conv, ReLU) × depth and global average pooling: the network of Definition 2.
+    """Describe (Conv, ReLU) × depth and global average pooling: the network of Definition 2 in [1]_.
 
-    The first convolution and the readout are not trained, as in the definition; at depth 1 nothing is
-    left to train and the tangent kernel is zero.
+    The first convolution and the readout are not trained, as in the definition. At depth 1 there is therefore nothing
+    to train, and the tangent kernel is zero.
 
     Parameters
     ----------
@@ -36,6 +41,11 @@ def cntk(depth: int, kernel_size: Size = 3) -> Sequential:
         Number L of convolutions.
     kernel_size : int or (int, int), default=3
         Size q of the filters.
+
+    References
+    ----------
+    .. [1] Zandieh et al., "Scaling Neural Tangent Kernels via Sketching and Random Features", NeurIPS 2021,
+       Definition 2.
 
     Examples
     --------
@@ -56,9 +66,9 @@ def cntk(depth: int, kernel_size: Size = 3) -> Sequential:
 
 
 def myrtle(depth: int) -> Sequential:
-    """Myrtle network of 5, 7 or 10 layers [1]_: 3 × 3 convolutions, ReLU, 2 × 2 average pooling.
+    """Describe the Myrtle network of 5, 7 or 10 layers [1]_: 3 × 3 convolutions, ReLU, 2 × 2 average pooling.
 
-    On 32 × 32 images the global pooling at the end equals the three poolings of the original.
+    On 32 × 32 images, the global pooling at the end equals the last three poolings of the original.
 
     Parameters
     ----------

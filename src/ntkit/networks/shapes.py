@@ -1,4 +1,4 @@
-"""What a network does to shapes, which finds the layer that cannot take its input; and to the norms of its rows."""
+"""Shapes in a network, which reveal layers with invalid inputs; and growth of kernels with the norms of rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Shape: TypeAlias = tuple[int | None, ...]
 
 
 def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
-    """Return the shape of the output of `net`, walking over all its layers.
+    """Return the shape of the output of `net`, and check every layer.
 
     Parameters
     ----------
@@ -25,12 +25,12 @@ def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
     Returns
     -------
     tuple
-        (features,), None standing for the infinite width.
+        (features,); None stands for infinite width.
 
     Raises
     ------
     ValueError
-        If a layer cannot take what reaches it, or if the infinite-width kernel is not known exactly (an
+        If a layer cannot take its input, or if the infinite-width kernel is not known exactly (an
         activation of values that are not Gaussian). The message names the layer by its position:
         "layer 2.0.1" is layer 1 of branch 0 of layer 2.
 
@@ -51,7 +51,7 @@ def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
     try:
         final = fold(net, Shapes(), ShapeFlow(shape)).shape
     except UnsupportedError as error:
-        raise TypeError(f"{error} It is not a layer of ntkit.networks: give it one, see the page on layers.") from error
+        raise TypeError(f"{error} It is not a layer of ntkit.networks. Register a rule with Shapes.rule.") from error
     if len(final) == 3:
         raise ValueError(
             f"The network ends in images of {_pixels(final)} pixels; end it with GlobalAvgPool() or Flatten()."
@@ -60,16 +60,16 @@ def output_shape(net: Layer, input_shape: tuple[int, ...]) -> Shape:
 
 
 class ShapeFlow(NamedTuple):
-    """What reaches a layer: shape, whether it is Gaussian, whether it comes from weights of this branch."""
+    """Input of a layer: its shape, whether it is Gaussian, and whether it comes from weights of this branch."""
 
     shape: Shape
     gaussian: bool = False
     fresh: bool = False
-    pixels: int = 1  # of an image that Flatten has laid out side by side
+    pixels: int = 1  # number of pixels of an image that Flatten has concatenated
 
 
 class Shapes(Algebra[ShapeFlow]):
-    """Shapes, and whether the kernel after each layer is known exactly; the state is a :class:`ShapeFlow`.
+    """Tracks shapes, and whether the kernel after each layer is known exactly. The state is a :class:`ShapeFlow`.
 
     Examples
     --------
@@ -79,11 +79,11 @@ class Shapes(Algebra[ShapeFlow]):
     """
 
     def fork(self, flow: ShapeFlow) -> ShapeFlow:
-        """Nothing in a branch comes from weights of its own yet."""
+        """Enter a branch, which has no weights of its own yet."""
         return flow._replace(fresh=False)
 
     def join(self, layer: Residual, before: ShapeFlow, ends: list[ShapeFlow], path: Path) -> ShapeFlow:
-        """One shape, of branches that are not correlated."""
+        """Check that the branches end in the same shape and are uncorrelated."""
         if len({_kernel_shape(end) for end in ends}) > 1:
             shapes = ", ".join(str(_kernel_shape(end)) for end in ends)
             refuse(layer, path, before, f"its branches end in different shapes {shapes}", "")
@@ -134,12 +134,12 @@ def _(algebra: Shapes, layer: GlobalAvgPool, flow: ShapeFlow, path: Path) -> Sha
 def _(algebra: Shapes, layer: Flatten, flow: ShapeFlow, path: Path) -> ShapeFlow:
     height, width, channels = _image(layer, flow, path)
     size = None if channels is None else height * width * channels
-    # Pixels differ: the units are not exchangeable.
+    # The units are not exchangeable, because the pixels differ.
     return flow._replace(shape=(size,), gaussian=False, pixels=height * width)
 
 
 class Powers(NamedTuple):
-    """Powers of ‖x‖: of k(x, y) for rows near zero and near infinity, and of Θ(x, x) near infinity."""
+    """Powers of ‖x‖ with which k(x, y) grows near zero and near infinity, and Θ(x, x) near infinity."""
 
     zero: int = 1
     infinity: int = 1
@@ -147,13 +147,13 @@ class Powers(NamedTuple):
 
 
 class Growth(Algebra[Powers]):
-    """How kernels grow with the norm of a row; (1, 1, 2) without anything that sets a scale.
+    """Computes how kernels grow with the norm of a row.
 
-    Biases, Erf, Sin, Gaussian and Normalize do.
+    The powers are (1, 1, 2) unless a layer sets a scale: biases, Erf, Sin, Gaussian and Normalize do.
     """
 
     def join(self, layer: Residual, before: Powers, ends: list[Powers], path: Path) -> Powers:
-        """The larger branch wins: near zero the one of power 0, near infinity that of power 1."""
+        """Return the powers of the dominant branch: power 0 wins near zero, power 1 near infinity."""
         zeros, infinities, own = zip(*ends, strict=True)
         return Powers(min(zeros), max(infinities), max(own))
 
@@ -172,7 +172,7 @@ def _(algebra: Growth, layer: Dense | Conv, powers: Powers, path: Path) -> Power
 @Growth.rule(Activation)
 def _(algebra: Growth, layer: Activation, powers: Powers, path: Path) -> Powers:
     if layer.growth is None:
-        raise UnsupportedError(f"How {type(layer).__name__} grows is not known.")
+        raise UnsupportedError(f"The growth of {type(layer).__name__} is not known; set its attribute 'growth'.")
     zero, infinity = layer.growth
     own = powers.own + layer.slope_growth * powers.infinity
     return Powers(powers.zero * zero, powers.infinity * infinity, own)
@@ -184,7 +184,7 @@ def _(algebra: Growth, layer: Normalize, powers: Powers, path: Path) -> Powers:
 
 
 def refuse(layer: Layer, path: Path, flow: ShapeFlow, reason: str, remedy: str) -> NoReturn:
-    """Raise for a layer that cannot take what reaches it."""
+    """Raise an error for a layer that cannot take its input."""
     what = "vectors" if len(flow.shape) == 1 else f"images of {_pixels(flow.shape)} pixels"
     place = f"Layer {'.'.join(map(str, path))}, {layer!r}," if path else f"{layer!r}"
     raise ValueError(f"{place} cannot take {what}: {reason}. {remedy}".rstrip())
@@ -197,7 +197,7 @@ def _image(layer: Layer, flow: ShapeFlow, path: Path) -> tuple[int, int, int | N
 
 
 def _kernel_shape(flow: ShapeFlow) -> Shape:
-    """Shape without the channels, which a kernel does not see; for vectors the pixels that they are made of."""
+    """Return the shape without channels, which a kernel does not depend on. For vectors, return their pixels."""
     return flow.shape[:-1] or (flow.pixels,)
 
 

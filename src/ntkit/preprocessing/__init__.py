@@ -1,4 +1,4 @@
-"""What comes before a kernel: scaled and encoded columns, whitened and mirrored images."""
+"""Preprocessing for kernels: scaled and encoded columns, whitened and mirrored images."""
 
 from ntkit.preprocessing.flips import flip_images, with_flips
 from ntkit.preprocessing.images import ImageStandardizer, PatchWhitening, ZCAWhitening

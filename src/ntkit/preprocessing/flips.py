@@ -1,4 +1,4 @@
-"""Mirror images."""
+"""Mirror images for data augmentation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def flip_images(X: Any) -> Array:
     Returns
     -------
     array or torch tensor of the shape and dtype of X
-        A view of NumPy arrays, a copy of tensors.
+        A view for NumPy arrays, a copy for tensors.
 
     Examples
     --------
@@ -36,7 +36,7 @@ def flip_images(X: Any) -> Array:
 
 
 def with_flips(X: Any, y: Any = None) -> Any:
-    """Images and their mirror images, to train on both.
+    """Return images together with their mirror images, to train on both.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ def with_flips(X: Any, y: Any = None) -> Any:
     X : array or torch tensor of shape (2 n, height, width, channels)
         All images, then all mirror images in the same order.
     y : array or torch tensor of 2 n rows
-        All targets twice. Only if y is given.
+        All targets, repeated. Returned only if y is given.
 
     Examples
     --------
@@ -66,5 +66,5 @@ def with_flips(X: Any, y: Any = None) -> Any:
         return both
     y = y if _array.is_torch(y) else np.asarray(y)
     if y.ndim == 0 or y.shape[0] != X.shape[0]:
-        raise ValueError(message("with_flips", "y", f"None or an array of {X.shape[0]} rows, as X has", y))
+        raise ValueError(message("with_flips", "y", f"None or an array of {X.shape[0]} rows, like X", y))
     return both, _array.namespace(y).concat([y, y], axis=0)

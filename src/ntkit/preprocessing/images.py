@@ -1,4 +1,4 @@
-"""Images made fit for a kernel: standardized, or whitened as a whole or by patches."""
+"""Standardize images, or whiten whole images or patches."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ntkit._validation import check_bool, check_choice, check_int, check_overflo
 from ntkit.preprocessing.whitening import (
     all_patches,
     as_index,
-    beside,
     channel_averages,
     channel_means,
+    constant_like,
     inverse_root,
     moments,
     product_dtype,
     to_host,
 )
 
-TINY = float(np.finfo(np.float64).tiny)
+TINY = float(np.finfo(np.float64).tiny)  # smallest scale allowed in a file: scales must be positive
 
 
 class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
-    """Base class: images in, images of the same library and layout out, in batches."""
+    """Base class of transformers that map images to images of the same library and layout, in batches."""
 
     image_shape: Shape | None
     _in_transform: ClassVar[tuple[str, ...]] = ()
-    """Parameters that `transform` needs, as they were when `fit` was called."""
+    """Parameters that `transform` uses with their values at the time of `fit`."""
     _state: ClassVar[dict[str, Any]] = {**COLUMNS, **IMAGES, "_settings": Mapping(Field())}
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: ARG002
@@ -46,7 +46,7 @@ class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator)
 
         Parameters
         ----------
-        X : array or torch tensor of shape (n_samples, height, width, channels), or rows that are such images laid flat
+        X : array or torch tensor of shape (n_samples, height, width, channels), or flattened images as rows
         y : ignored
 
         Returns
@@ -62,17 +62,17 @@ class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator)
         return self
 
     def transform(self, X: Any) -> Array:
-        """Return the images made from X.
+        """Transform the images in X.
 
         Parameters
         ----------
-        X : array or torch tensor of shape (n_samples, height, width, channels), or rows that are such images laid flat
+        X : array or torch tensor of shape (n_samples, height, width, channels), or flattened images as rows
 
         Returns
         -------
         array or torch tensor
-            Images, or flat rows if X has these, on the device of X; in the dtype of X if it is a floating one, float32
-            for whole numbers of 8 or 16 bits, and float64 for longer ones.
+            Images, or flat rows if X has flat rows, on the device of X. Floating-point images keep their dtype;
+            integers of 8 or 16 bits become float32, longer integers float64.
         """
         images = check_images(self, X, self.image_shape, reset=False)
         xp: Any = _array.namespace(images)
@@ -85,7 +85,7 @@ class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator)
         return out if getattr(X, "ndim", 2) == 4 else xp.reshape(out, (n_images, -1))
 
     def expression(self, X: Array) -> Array:
-        """Images, or flat rows if X has these, as one expression of array operations, without checks.
+        """Transform X with array operations only, without checks; flat rows stay flat.
 
         Parameters
         ----------
@@ -99,18 +99,18 @@ class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator)
 
     @abstractmethod
     def _check_parameters(self) -> None:
-        """Raise if a parameter is wrong."""
+        """Raise an error if a parameter is invalid."""
 
     @abstractmethod
     def _learn(self, images: Array) -> None:
-        """Set what is fitted."""
+        """Set the fitted attributes."""
 
     @abstractmethod
     def _apply(self, images: Array, dtype: Any) -> Array:
-        """Images made from a batch, with products in some dtype."""
+        """Transform a batch of images, with matrix products in `dtype`."""
 
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
-        """Raise unless shapes fit; transform needs the parameters of `fit`, which a file has as the present ones."""
+        """Raise unless the shapes are consistent. In a file, the parameters of `fit` are the current parameters."""
         self._check_parameters()
         check_state_of_images(self)
         self._settings = {name: getattr(self, name) for name in self._in_transform}
@@ -124,7 +124,7 @@ class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator)
         return self.image_shape_
 
     def _bytes_per_image(self) -> int:
-        """Memory that `_apply` needs."""
+        """Return the bytes that `_apply` needs per image."""
         return 32 * int(np.prod(self.image_shape_))
 
     def __sklearn_tags__(self) -> Any:
@@ -134,15 +134,15 @@ class _ImageTransformer(Declared, AllOrNothing, TransformerMixin, BaseEstimator)
 
 
 class ImageStandardizer(OneToOneFeatureMixin, _ImageTransformer):
-    """Images with channels of mean 0 and deviation 1: (x − mean)/scale, with two numbers for each channel.
+    """Scale each channel to mean 0 and standard deviation 1: (x − mean)/scale.
 
-    Mean and deviation are those of a channel over all pixels of all training images. A constant channel becomes 0: its
-    scale is 1.
+    The mean and standard deviation of a channel are taken over all pixels of all training images. A constant channel
+    becomes 0; its scale is 1.
 
     Parameters
     ----------
     image_shape : (height, width, channels) or None
-        Shape of the images that are given as flat rows; None: one pixel with a channel for each feature.
+        Shape of images given as flat rows; None: one pixel with one channel per feature.
 
     Attributes
     ----------
@@ -154,7 +154,7 @@ class ImageStandardizer(OneToOneFeatureMixin, _ImageTransformer):
 
     Notes
     -----
-    Sums are in float64, over batches of images: images of bytes are never all held as floating-point numbers by `fit`.
+    Sums are in float64, over batches of images, so `fit` never converts all images to floating point at once.
 
     Examples
     --------
@@ -174,49 +174,49 @@ class ImageStandardizer(OneToOneFeatureMixin, _ImageTransformer):
         self.image_shape = image_shape
 
     def _check_parameters(self) -> None:
-        """Nothing to check: the shape is checked with the images."""
+        """Do nothing: the shape is checked with the images."""
 
     def _check_state(self, limit: int) -> None:
         super()._check_state(limit)
         if len(self.mean_) != self.image_shape_[2]:
-            raise ValueError(f"{type(self).__name__} must have a mean for each of {self.image_shape_[2]} channels")
+            raise ValueError(f"{type(self).__name__} must have a mean for each of its {self.image_shape_[2]} channels")
 
     def _learn(self, images: Array) -> None:
         self.mean_ = channel_means(images)
-        deviation = np.sqrt(channel_averages(images, lambda x: (x - beside(self.mean_, x)) ** 2))
+        deviation = np.sqrt(channel_averages(images, lambda x: (x - constant_like(self.mean_, x)) ** 2))
         check_overflow(deviation, images, type(self).__name__, "deviations")
         self.scale_ = np.where(deviation > 0, deviation, 1.0)
 
     def _apply(self, images: Array, dtype: Any) -> Array:  # noqa: ARG002
         images = _array.widen(images)
-        return (images - beside(self.mean_, images)) / beside(self.scale_, images)
+        return (images - constant_like(self.mean_, images)) / constant_like(self.scale_, images)
 
 
 class ZCAWhitening(OneToOneFeatureMixin, _ImageTransformer):
-    """Whitening of whole images: z = W (x − μ) with W = (C + ε I)^{-1/2}, [1]_.
+    """Whiten whole images: z = W (x − μ) with W = (C + ε I)^{-1/2}, [1]_.
 
-    μ is the mean and C = (1/n) Σ (x − μ)(x − μ)ᵀ the covariance of the training images as vectors of d numbers, and
-    ε = `regularization` · tr(C)/d. Of all matrices that whiten (W C Wᵀ = I for ε = 0) the symmetric one changes images
-    the least. With `per_image`, x stands for (x − m)/s here, with the mean m and the deviation s of the d numbers of
-    that image; a constant image becomes 0. The result does not depend on the scale of the images (0 to 255 or 0 to 1),
-    with `per_image` not even on that of each.
+    μ is the mean and C = (1/n) Σ (x − μ)(x − μ)ᵀ the covariance of the training images, as vectors of d numbers, and
+    ε = `regularization` · tr(C)/d. Of all whitening matrices (W C Wᵀ = I for ε = 0), the symmetric one changes images
+    least. With `per_image`, x is first replaced by (x − m)/s, where m and s are the mean and standard deviation of the
+    d numbers of that image; a constant image becomes 0. The result does not depend on the scale of the images (0 to 255
+    or 0 to 1) or, with `per_image`, on the scale of each image.
 
     Parameters
     ----------
     regularization : float ≥ 0, default=0.1
-        ε in units of the mean eigenvalue of C. 0 needs a regular C, thus more images than d.
+        ε in units of the mean eigenvalue of C. With 0, C must be nonsingular, which takes more than d images.
     image_shape : (height, width, channels) or None
-        Shape of the images that are given as flat rows; None: one pixel with a channel for each feature.
+        Shape of images given as flat rows; None: one pixel with one channel per feature.
     per_image : bool, default=True
-        Whether each image is first brought to mean 0 and deviation 1.
+        Whether each image is first scaled to mean 0 and standard deviation 1.
 
     Attributes
     ----------
     mean_ : array of shape (d,)
         μ.
     whitening_ : array of shape (d, d)
-        W, symmetric. Both are float64, of the library and on the device of the training images; images of any other are
-        taken too.
+        Symmetric W. `mean_` and `whitening_` are float64, in the array library and on the device of the training
+        images. Images of any library and device can be transformed.
     regularization_ : float
         ε.
     image_shape_ : (height, width, channels)
@@ -227,10 +227,10 @@ class ZCAWhitening(OneToOneFeatureMixin, _ImageTransformer):
 
     Notes
     -----
-    O(n d²) for C and O(d³) for W, in float64, and O(d²) for each image that is transformed, in its own precision on
-    the host and in float64 on a GPU (TF32 would leave three digits). On a GPU W comes from a Newton–Schulz iteration
-    (Chapter 6 of [2]_), which has matrix products only, or from eigenvectors where that leaves a residual: where
-    C + ε I is nearly singular. If all training images are the same, tr(C)/d is taken as 1.
+    `fit` takes O(n d²) time for C and O(d³) for W, in float64. `transform` takes O(d²) per image, in the precision of
+    the image on the host and in float64 on a GPU (TF32 would leave three digits). On a GPU, W comes from a
+    Newton–Schulz iteration (Chapter 6 of [2]_), which uses only matrix products, or from eigenvectors if the iteration
+    leaves a residual because C + ε I is nearly singular. If all training images are equal, tr(C)/d is replaced by 1.
 
     References
     ----------
@@ -285,54 +285,53 @@ class ZCAWhitening(OneToOneFeatureMixin, _ImageTransformer):
     def _apply(self, images: Array, dtype: Any) -> Array:
         xp: Any = _array.namespace(images)
         rows = self._rows(images)
-        rows = xp.astype(rows - beside(self.mean_, rows), dtype, copy=False)
-        return xp.reshape(xp.matmul(rows, beside(self.whitening_, rows)), images.shape)
+        rows = xp.astype(rows - constant_like(self.mean_, rows), dtype, copy=False)
+        return xp.reshape(xp.matmul(rows, constant_like(self.whitening_, rows)), images.shape)
 
     def _rows(self, images: Array) -> Array:
-        """Images as float64 vectors, each standardized by itself if wanted."""
+        """Return images as float64 vectors, each standardized separately with `per_image`."""
         xp: Any = _array.namespace(images)
         rows = _array.widen(xp.reshape(images, (images.shape[0], -1)))
         if not self._settings["per_image"]:
             return rows
-        rows = rows - rows[:, :1]  # first, so that constant images are 0 without rounding
+        rows = rows - rows[:, :1]  # makes constant images exactly 0
         rows = rows - xp.mean(rows, axis=1, keepdims=True)
         deviation = xp.sqrt(xp.mean(rows**2, axis=1, keepdims=True))
         return rows / xp.where(deviation > 0, deviation, xp.ones_like(deviation))
 
 
 class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
-    """Whitened patches as the channels of a pixel: a convolution that images of natural scenes gain from, [1]_.
+    """Replace each pixel by its whitened patch: a convolution that helps with images of natural scenes, [1]_.
 
-    Around each pixel there is a patch of q×q pixels, as a vector p of q²c numbers after the mean of each of the c
-    channels was subtracted, with 0 outside of the image. The pixel becomes
+    The patch of q×q pixels around a pixel is a vector p of q²c numbers, after the mean of each of the c channels is
+    subtracted; pixels outside the image are 0. The pixel becomes
 
         z = (Λ + ε I)^{-1/2} Vᵀ (p − μ),
 
-    with the mean μ and the covariance C = V Λ Vᵀ of patches drawn from the training images, the k largest eigenvalues
-    Λ in descending order, and ε = `regularization` · tr(C)/(q²c). With `contrast`, p stands for
-    (p − m)/√(s² + contrast) here, with the mean m and the variance s² of the numbers of that patch.
+    where μ is the mean and C = V Λ Vᵀ the covariance of patches drawn from the training images, with the k largest
+    eigenvalues Λ in descending order, and ε = `regularization` · tr(C)/(q²c). With `contrast`, p is first replaced by
+    (p − m)/√(s² + contrast), where m and s² are the mean and variance of the numbers of that patch.
 
     Parameters
     ----------
     patch_size : int, default=5
-        q. Pixels of the patch that are outside of the image for all its pixels are left out: images of one pixel have
-        patches of one.
+        Side q of a patch. It is cut to what can lie inside the image: images of one pixel have patches of one pixel.
     n_components : int or None
-        Number k of channels that come out; None: all q²c. Inner products are then those of ZCA whitening, which
-        differs by the rotation V.
+        Number k of output channels; None: all q²c. With all channels, the result differs from ZCA whitening only by the
+        rotation V, so its inner products are the same.
     regularization : float ≥ 0, default=0.1
-        ε in units of the mean eigenvalue. 0 needs positive eigenvalues.
+        ε in units of the mean eigenvalue. With 0, all eigenvalues must be positive.
     n_patches : int, default=100_000
-        Patches drawn from the training images, without replacement; all if there are no more.
+        Patches drawn from the training images, without replacement; all patches if there are fewer.
     padding : {"same", "valid"}
-        Whether there is a patch around each pixel, or only where it fits into the image.
+        "same": one patch around each pixel. "valid": only patches that lie inside the image.
     contrast : float > 0 or None
         Constant of the normalization of each patch, in squared units of the images (10 for 0 to 255 in [1]_); None:
         patches are not normalized.
     image_shape : (height, width, channels) or None
-        Shape of the images that are given as flat rows; None: one pixel with a channel for each feature.
+        Shape of images given as flat rows; None: one pixel with one channel per feature.
     random_state : None, int, RandomState or Generator
-        Draws the patches in `fit`.
+        Seed of the patches drawn in `fit`.
 
     Attributes
     ----------
@@ -341,19 +340,19 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
     mean_ : ndarray of shape (q²c,)
         μ, ordered as (row, column, channel) of the patch.
     components_ : ndarray of shape (k, q²c)
-        (Λ + ε I)^{-1/2} Vᵀ. The entry of the largest size in each row is positive.
+        (Λ + ε I)^{-1/2} Vᵀ. The entry of largest absolute value in each row is positive.
     regularization_ : float
         ε.
     image_shape_, output_shape_ : (height, width, channels)
-        Shapes of the images that come in and go out.
+        Shapes of the input and output images.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    O(q²c k) for each pixel, by matrix products over batches of images, in their own precision on the host and in
-    float64 on a GPU. If all patches are the same, tr(C)/(q²c) is taken as 1.
+    `transform` takes O(q²c k) time per pixel, by matrix products over batches of images, in the precision of the images
+    on the host and in float64 on a GPU. If all patches are equal, tr(C)/(q²c) is replaced by 1.
 
     References
     ----------
@@ -419,7 +418,7 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
         n_places = images.shape[0] * self.output_shape_[0] * self.output_shape_[1]
         n_patches = min(int(self.n_patches), n_places)
         chosen = generator(seed, "patches").choice(n_places, n_patches, replace=False)
-        chosen.sort()  # neighbours in memory are read together
+        chosen.sort()  # read memory in order
         self.channel_mean_ = channel_means(images)
 
         def blocks() -> Iterator[Array]:
@@ -433,14 +432,14 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
         self.components_ = self._directions(to_host(covariance), n_patches)
 
     def _check_state(self, limit: int) -> None:
-        """Check that the patches have the sizes that the parameters give."""
+        """Check that the sizes of the patches agree with the parameters."""
         super()._check_state(limit)
         sizes = self._set_shapes(), self.output_shape_[2], self.image_shape_[2]
         if sizes != (len(self.mean_), len(self.components_), len(self.channel_mean_)):
-            raise ValueError(f"The components of {type(self).__name__} do not fit its images")
+            raise ValueError(f"The components of {type(self).__name__} do not match its images")
 
     def _set_shapes(self) -> int:
-        """Set the shape of the images that go out, and return the length of a patch."""
+        """Set the shape of the output images, and return the length of a patch vector."""
         (rows, before, after), (columns, left, right) = self._place_patches()
         size = (before + after + 1) * (left + right + 1) * self.image_shape_[2]
         k = self._settings["n_components"] or size
@@ -449,7 +448,7 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
         return size
 
     def _place_patches(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-        """For rows and for columns: number of patches, and the pixels of a patch before and after its centre."""
+        """Return, for rows and columns, the number of patches and the pixels of a patch before and after its centre."""
         size, same = int(self._settings["patch_size"]), self._settings["padding"] == "same"
         if not same and size > min(self.image_shape_[:2]):
             rule = f"at most {min(self.image_shape_[:2])} for images of shape {self.image_shape_} and padding='valid'"
@@ -461,23 +460,23 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
 
         return along(self.image_shape_[0]), along(self.image_shape_[1])
 
-    def _cut(self, images: Array, numbers: np.ndarray) -> Array:
-        """Patches with certain numbers, counted over images, rows and columns, as float64 vectors."""
+    def _cut(self, images: Array, indices: np.ndarray) -> Array:
+        """Return patches as float64 vectors. Indices run over images, rows and columns."""
         (n_rows, before, after), (n_columns, left, right) = self._place_patches()
         same = self._settings["padding"] == "same"
-        image, row, column = np.unravel_index(numbers, (images.shape[0], n_rows, n_columns))
+        image, row, column = np.unravel_index(indices, (images.shape[0], n_rows, n_columns))
         row = row[:, None, None] + np.arange(before + after + 1)[:, None] - (before if same else 0)
         column = column[:, None, None] + np.arange(left + right + 1) - (left if same else 0)
         height, width = images.shape[1:3]
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         index = image[:, None, None], row.clip(0, height - 1), column.clip(0, width - 1)
         patches = _array.widen(images[tuple(as_index(each, images) for each in index)])
-        patches = patches - beside(self.channel_mean_, patches)
-        patches = patches * beside(inside[..., None], patches)
-        return self._normalize(_array.namespace(images).reshape(patches, (len(numbers), -1)))
+        patches = patches - constant_like(self.channel_mean_, patches)
+        patches = patches * constant_like(inside[..., None], patches)
+        return self._normalize(_array.namespace(images).reshape(patches, (len(indices), -1)))
 
     def _normalize(self, patches: Array) -> Array:
-        """The contrast of each patch (a row) made the same, if wanted."""
+        """Normalize the contrast of each patch (a row), if `contrast` is set."""
         contrast = self._settings["contrast"]
         if contrast is None:
             return patches
@@ -486,7 +485,7 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
         return patches / xp.sqrt(xp.mean(patches**2, axis=1, keepdims=True) + float(contrast))
 
     def _directions(self, covariance: np.ndarray, n_patches: int) -> np.ndarray:
-        """Principal directions over the square roots of what they have of the covariance and of ε."""
+        """Return the principal directions divided by √(eigenvalue + ε)."""
         k = self.output_shape_[2]
         values, vectors = np.linalg.eigh(covariance)
         values, vectors = values[: -k - 1 : -1] + self.regularization_, vectors[:, : -k - 1 : -1].T
@@ -507,7 +506,7 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
         (_, before, after), (_, left, right) = self._place_patches()
         n_images, height, width, channels = images.shape
         centred = _array.widen(images)
-        centred = centred - beside(self.channel_mean_, centred)
+        centred = centred - constant_like(self.channel_mean_, centred)
         if self._settings["padding"] == "same":
             shape = n_images, height + before + after, width + left + right, channels
             padded = xp.zeros(shape, dtype=dtype, device=_array.device(images))
@@ -515,13 +514,13 @@ class PatchWhitening(ClassNamePrefixFeaturesOutMixin, _ImageTransformer):
         else:
             padded = xp.astype(centred, dtype, copy=False)
         patches = self._normalize(all_patches(padded, before + after + 1, left + right + 1))
-        out = xp.matmul(patches, beside(self.components_.T, patches))
-        out -= beside(self.components_ @ self.mean_, out)
+        out = xp.matmul(patches, constant_like(self.components_.T, patches))
+        out -= constant_like(self.components_ @ self.mean_, out)
         return xp.reshape(out, (n_images, *self.output_shape_))
 
 
 def _singular(estimator: Any, what: str) -> str:
-    rule = f"greater than 0 where the covariance is singular, as that of these {what} is"
+    rule = f"greater than 0, because the covariance of these {what} is singular"
     return message(
         type(estimator).__name__, "regularization", rule, estimator.regularization, "Use 0.1, or more images."
     )

@@ -1,4 +1,4 @@
-"""Columns as sums of ramps, for functions that are sums of functions of single columns."""
+"""Piecewise linear encoding of columns, for additive functions."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from ntkit._validation import check_int
 
 
 class PiecewiseLinearEncoder(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Piecewise linear encoding of columns: one ramp for each interval between two knots.
+    """Encode columns by piecewise linear functions: one ramp for each interval between two knots.
 
         φ_jk(x) = s · min(max((x_j − t_jk) / (t_j,k+1 − t_jk), 0), 1)
 
     with knots t_j0 < t_j1 < … of column j. A linear function of these features is a sum over columns of continuous
-    functions that are linear between knots. A ridge penalty on its weights penalizes the squared steps of these
-    functions from knot to knot, so the features belong to the kernel Σ_j min(r_j(x), r_j(y)) of Brownian motions, with
-    r_j(x) the position of x_j among the knots of column j, a whole number at each of them [1]_.
+    functions that are linear between knots [1]_. A ridge penalty on its weights penalizes the squared steps of these
+    functions from knot to knot. So the features have the kernel Σ_j min(r_j(x), r_j(y)) of Brownian motions, where
+    r_j(x) is the position of x_j among the knots of column j, an integer at each knot.
 
-    Knots are quantiles of a column in which a value that occurs c times counts √c times, so that a column of many zeros
-    still has knots elsewhere. A column with few distinct values has a knot at each, and one with two of them has a
-    single ramp. Values outside of the knots are treated as the nearest knot.
+    Knots are quantiles of a column, in which a value that occurs c times has the weight √c, so that a column with many
+    zeros still has knots elsewhere. A column with few distinct values has a knot at each value; with two distinct
+    values, it has a single ramp. Values outside the range of the knots are treated as the nearest knot.
 
     Parameters
     ----------
     n_knots : int
-        Most knots of a column.
+        Maximum number of knots per column.
 
     Attributes
     ----------
@@ -41,14 +41,14 @@ class PiecewiseLinearEncoder(Declared, AllOrNothing, ClassNamePrefixFeaturesOutM
     starts_, widths_ : ndarray of shape (n_ramps,)
         t_jk and t_j,k+1 − t_jk.
     scale_ : float
-        s: the variances of the features, over the rows of `fit`, sum to 1.
+        Scale s, chosen so that the variances of the features over the rows of `fit` sum to 1.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    A constant column has no ramp. If all columns are constant, there is one ramp, on which all values are 0.
+    A constant column has no ramp. If all columns are constant, there is one ramp, which is 0 for all rows of `fit`.
 
     References
     ----------
@@ -95,7 +95,7 @@ class PiecewiseLinearEncoder(Declared, AllOrNothing, ClassNamePrefixFeaturesOutM
             rows = np.asarray(rows, dtype=np.float64)
             knots = [_knots(column, self.n_knots) for column in rows.T]
             if not any(len(each) > 1 for each in knots):
-                knots[0] = np.array([knots[0][0], np.inf])  # a ramp that no value climbs
+                knots[0] = np.array([knots[0][0], np.inf])  # a ramp that is 0 for all rows
             self.columns_ = np.repeat(np.arange(len(knots)), [len(each) - 1 for each in knots])
             self.starts_ = np.concatenate([each[:-1] for each in knots])
             self.widths_ = np.minimum(np.concatenate([np.diff(each) for each in knots]), np.finfo(np.float64).max)
@@ -105,7 +105,7 @@ class PiecewiseLinearEncoder(Declared, AllOrNothing, ClassNamePrefixFeaturesOutM
         return self
 
     def transform(self, X: Any) -> Array:
-        """Return the ramps of the rows of X.
+        """Encode the rows of X.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class PiecewiseLinearEncoder(Declared, AllOrNothing, ClassNamePrefixFeaturesOutM
         Returns
         -------
         array of shape (n_samples, n_ramps)
-            Of the library, device and precision of X. Tensors that require gradients keep them.
+            The result has the library, device and precision of X. Gradients of tensors are kept.
         """
         check_is_fitted(self)
         rows = as_floating(check_rows(self, X, reset=False))
@@ -123,7 +123,7 @@ class PiecewiseLinearEncoder(Declared, AllOrNothing, ClassNamePrefixFeaturesOutM
         return self._ramps(rows)
 
     def expression(self, X: Array) -> Array:
-        """The ramps as one expression of array operations, without checks.
+        """Encode X with array operations only, without checks.
 
         Parameters
         ----------
@@ -141,11 +141,11 @@ class PiecewiseLinearEncoder(Declared, AllOrNothing, ClassNamePrefixFeaturesOutM
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
         check_int(self.n_knots, "n_knots", type(self).__name__, minimum=2)
         if self.columns_.max() >= self.n_features_in_ or not self.widths_.all():
-            raise ValueError("ramps must be of columns that exist, with widths above 0")
+            raise ValueError("ramps must belong to existing columns and have widths above 0")
 
 
 def _knots(column: np.ndarray, most: int) -> np.ndarray:
-    """Sorted knots of a column, at least one and at most `most`."""
+    """Return the sorted knots of a column, at least one and at most `most`."""
     values, counts = np.unique(column, return_counts=True)
     if len(values) <= most:
         return _apart(values)
@@ -156,6 +156,6 @@ def _knots(column: np.ndarray, most: int) -> np.ndarray:
 
 
 def _apart(knots: np.ndarray) -> np.ndarray:
-    """Knots without those that are so near to the one before that rounding errors of float32 would make steps."""
-    least = 1e-6 * max(float(np.abs(knots).max()), float(np.finfo(np.float64).tiny))
-    return knots[np.concatenate([[True], np.diff(knots) > least])]
+    """Drop knots so close to the previous one that float32 rounding errors would turn the ramp into a step."""
+    smallest_gap = 1e-6 * max(float(np.abs(knots).max()), float(np.finfo(np.float64).tiny))
+    return knots[np.concatenate([[True], np.diff(knots) > smallest_gap])]

@@ -1,4 +1,4 @@
-"""Columns of a table made fit for a kernel."""
+"""Scale the columns of a table for a kernel."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from ntkit._validation import check_data, check_overflow, message
 
 
 class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
-    """Standardized columns with their tails drawn in: arcsinh((x − mean)/deviation).
+    """Standardize columns and compress their tails: arcsinh((x − mean)/deviation).
 
-    Near the mean that is standardization; a value of 100 deviations becomes 5.3. Columns of tables often have rare huge
-    values, and kernels take them for the most important thing there is: one such row can spoil a fit, or the choice
-    of a kernel. See ``docs/design/learning.md`` for measurements.
+    Near the mean, this is standardization; a value 100 standard deviations away becomes 5.3. Columns of tables often
+    contain rare, huge values, which dominate a kernel: one such row can spoil a fit or the choice of a kernel. See
+    ``docs/design/learning.md`` for measurements.
 
     Parameters
     ----------
     copy, with_mean, with_std
-        As for scikit-learn's ``StandardScaler``; sparse rows need ``with_mean=False``. NaN, a missing
-        number, stays NaN.
+        As for scikit-learn's ``StandardScaler``. Sparse rows need ``with_mean=False``. NaN (a missing value) stays
+        NaN.
 
     Attributes
     ----------
@@ -57,15 +57,15 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         if np.size(self.n_samples_seen_) not in (1, self.n_features_in_) or (
             self.scale_ is not None and not self.scale_.all()
         ):
-            raise ValueError("An ArcsinhScaler has scales of 0, or counts that do not fit")
+            raise ValueError("An ArcsinhScaler has scales of 0, or counts of the wrong size")
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Learn means and deviations.
+        """Learn means and standard deviations.
 
         Parameters
         ----------
         X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
-            NaN where a number is missing.
+            NaN marks a missing value.
         y : ignored
         sample_weight : array of shape (n_samples,), optional
 
@@ -77,7 +77,7 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
             return super().fit(X, y, sample_weight)
 
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Learn from further rows.
+        """Update the means and standard deviations with more rows.
 
         Parameters
         ----------
@@ -104,7 +104,7 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         ----------
         X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
         copy : bool, optional
-            Whether to leave X as it is.
+            Whether to copy X rather than modify it.
 
         Returns
         -------
@@ -122,7 +122,7 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         return scaled
 
     def expression(self, X: Array) -> Array:
-        """Scaled columns as one expression of array operations, without checks, for torch or to trace.
+        """Scale X with array operations only, without checks, for torch or for tracing.
 
         Parameters
         ----------
@@ -140,7 +140,7 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         ----------
         X : array, data frame, sparse matrix or torch tensor of shape (n_samples, n_features)
         copy : bool, optional
-            Whether to leave X as it is.
+            Whether to copy X rather than modify it.
 
         Returns
         -------
@@ -158,7 +158,7 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         return super().inverse_transform(values, copy=copy)
 
     def _rows(self, X: Any) -> Any:
-        """Rows that scikit-learn can take, names of columns included."""
+        """Convert rows to a type that scikit-learn accepts, and keep the column names."""
         name = type(self).__name__
         rows = _array.to_numpy(check_data(X, "X", name, sparse=True, missing=True))
         if _array.is_sparse(rows) and self.with_mean:
@@ -168,7 +168,7 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         return np.asarray(rows) if _array.is_array(rows) else rows
 
     def _of_tensor(self, X: Any, function: Callable[[Any, Any, Any], Any]) -> Any:
-        """A function of rows, means and scales, in the dtype and on the device of the rows."""
+        """Apply a function to rows, means and scales, in the dtype and on the device of the rows."""
         import torch
 
         X = check_rows(self, X, reset=False, missing=True)
@@ -180,7 +180,7 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
 
 
 def _finite(Z: Array, X: Array, owner: str) -> Array:
-    """Return scaled rows, or raise if one is infinite; missing numbers stay missing."""
+    """Return scaled rows, or raise an error if an entry is infinite. Missing values stay NaN."""
     if not _array.all_finite(Z) and bool(_array.namespace(Z).any(_array.namespace(Z).isinf(Z))):
         check_overflow(Z, X, owner, "values")
     return Z

@@ -1,4 +1,4 @@
-"""Moments of images, inverse roots of covariances, patches: what whitening is made of."""
+"""Building blocks of whitening: moments of images, inverse roots of covariances, and patches."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
 
-_MOST_STEPS = 100
-_SMALL_RESIDUAL = 1e-9
+_MAX_STEPS = 100  # of the Newton–Schulz iteration
+_SMALL_RESIDUAL = 1e-9  # accepted ‖Z A Z − I‖_F, relative to √n for a matrix of order n
 
 
 def product_dtype(images: Array, dtype: Any) -> Any:
-    """Dtype of matrix products: float32 or float64 on the host; a GPU might multiply float32 as TF32."""
+    """Return the dtype for matrix products: float32 or float64 on the host, float64 on a GPU, which may use TF32."""
     on_host = not _array.is_torch(images) or images.device.type == "cpu"
     if not on_host:
         return _array.wide_dtype(images)
@@ -24,13 +24,13 @@ def product_dtype(images: Array, dtype: Any) -> Any:
 
 
 def channel_means(images: Array) -> np.ndarray:
-    """Mean of each channel over all pixels, exact for a constant channel: one pixel is subtracted first."""
+    """Compute the mean of each channel. One pixel is subtracted first, so a constant channel is exact."""
     first = to_host(_array.widen(images[0, 0, 0, :]))
-    return first + channel_averages(images, lambda x: x - beside(first, x))
+    return first + channel_averages(images, lambda x: x - constant_like(first, x))
 
 
 def channel_averages(images: Array, function: Callable[[Array], Array]) -> np.ndarray:
-    """Averages over all pixels of a function of float64 images, in batches."""
+    """Average a function of float64 images over all pixels, in batches."""
     total = np.zeros(images.shape[3])
     for rows in row_batches(images.shape[0], 32 * int(np.prod(images.shape[1:])), like=images):
         values = function(_array.widen(images[rows]))
@@ -39,7 +39,10 @@ def channel_averages(images: Array, function: Callable[[Array], Array]) -> np.nd
 
 
 def moments(blocks: Callable[[], Iterable[Array]], n_rows: int) -> tuple[Array, Array, float]:
-    """Mean and covariance of rows that come in blocks, twice, and the mean eigenvalue: 1 if all rows are the same."""
+    """Compute the mean, covariance and mean eigenvalue (1 if all rows are equal) of rows that come in blocks.
+
+    `blocks` is called three times.
+    """
     first = next(iter(blocks()))[0, :]
     xp: Any = _array.namespace(first)
     mean: Any = first + sum(xp.sum(block - first, axis=0) for block in blocks()) / n_rows
@@ -52,7 +55,7 @@ def moments(blocks: Callable[[], Iterable[Array]], n_rows: int) -> tuple[Array, 
 
 
 def inverse_root(A: Array) -> Array | None:
-    """A^{-1/2} of a symmetric matrix, exactly symmetric; None unless A is positive definite to working precision."""
+    """Compute A^{-1/2}, exactly symmetric; return None unless A is positive definite to working precision."""
     xp: Any = _array.namespace(A)
     root = newton_schulz(A) if _array.is_torch(A) and A.device.type == "cuda" else None
     if root is None:
@@ -65,22 +68,22 @@ def inverse_root(A: Array) -> Array | None:
 
 
 def newton_schulz(A: Array) -> Array | None:
-    """A^{-1/2} by the coupled Newton–Schulz iteration, None if it does not get there.
+    """Compute A^{-1/2} by the coupled Newton–Schulz iteration; return None if it does not converge.
 
-    Y → Y T and Z → T Z with T = (3 I − Z Y)/2, from Y = A/‖A‖_F and Z = I, tend to (A/‖A‖_F)^{±1/2}. Eigenvalues of
-    Z Y that are small grow by 9/4 in a step, then the distance from 1 is squared in each.
+    Y → Y T and Z → T Z with T = (3 I − Z Y)/2, from Y = A/‖A‖_F and Z = I, converge to (A/‖A‖_F)^{±1/2}. Small
+    eigenvalues of Z Y grow by 9/4 per step; near 1, the distance from 1 is squared in each step.
     """
     xp: Any = _array.namespace(A)
     scale = xp.linalg.matrix_norm(A)
     eye = xp.eye(A.shape[0], dtype=A.dtype, device=_array.device(A))
     Y, Z = A / scale, eye
-    residual, before = 0.0, float("inf")
-    for _ in range(_MOST_STEPS):
+    residual, previous = 0.0, float("inf")
+    for _ in range(_MAX_STEPS):
         step = 1.5 * eye - 0.5 * xp.matmul(Z, Y)
         residual = float(xp.linalg.matrix_norm(step - eye))
-        if not residual < before:  # rounding is all that is left, or NaN
+        if not residual < previous:  # only rounding errors are left, or NaN
             break
-        before = residual
+        previous = residual
         Y, Z = xp.matmul(Y, step), xp.matmul(step, Z)
     Z = Z / xp.sqrt(scale)
     residual = float(xp.linalg.matrix_norm(xp.matmul(xp.matmul(Z, A), Z) - eye))
@@ -88,7 +91,7 @@ def newton_schulz(A: Array) -> Array | None:
 
 
 def all_patches(images: Array, height: int, width: int) -> Array:
-    """All patches of images as rows, each ordered as (row, column, channel)."""
+    """Return all patches of images as rows, each ordered as (row, column, channel)."""
     if _array.is_traced(images):
         rows, columns = images.shape[1] - height + 1, images.shape[2] - width + 1
         places = [(a, b) for a in range(height) for b in range(width)]
@@ -103,8 +106,8 @@ def all_patches(images: Array, height: int, width: int) -> Array:
     return xp.reshape(xp.permute_dims(windows, (0, 1, 2, 4, 5, 3)), (-1, height * width * images.shape[3]))
 
 
-def beside(values: Array, x: Array) -> Array:
-    """Values in the library, on the device and in the dtype of x."""
+def constant_like(values: Array, x: Array) -> Array:
+    """Convert values to the library, device and dtype of x."""
     if _array.is_torch(x):
         import torch
 
@@ -113,7 +116,7 @@ def beside(values: Array, x: Array) -> Array:
 
 
 def as_index(values: np.ndarray, x: Array) -> Array:
-    """Whole numbers with which to index x."""
+    """Convert integers to an index into x."""
     if _array.is_torch(x):
         import torch
 
@@ -122,5 +125,5 @@ def as_index(values: np.ndarray, x: Array) -> Array:
 
 
 def to_host(values: Array) -> np.ndarray:
-    """Values as a NumPy array."""
+    """Convert values to a NumPy array."""
     return values.cpu().numpy() if _array.is_torch(values) else values

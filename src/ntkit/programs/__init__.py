@@ -1,8 +1,9 @@
-"""Straight-line programs on rows: one description of a map, several ways to run it.
+"""Straight-line programs on rows: one description of a map, run by several back ends.
 
-A map appends its steps to a :class:`Program`; :func:`run` chooses a back end: :mod:`ntkit.programs.array_api` (the
-legible one, for any array library and for gradients), :mod:`ntkit.programs.host` (compiled, for host memory) or
-:mod:`ntkit.programs.cuda` (Triton). Compositions and trees of maps are fused without any code of their own.
+A map appends its steps to a :class:`Program`. :func:`run` chooses a back end: :mod:`ntkit.programs.array_api` (the
+readable reference, for any array library and for gradients), :mod:`ntkit.programs.host` (compiled, for host memory) or
+:mod:`ntkit.programs.cuda` (Triton). Compositions and trees of maps become one program, which fuses them without extra
+code.
 """
 
 from ntkit.programs import array_api, steps

@@ -1,4 +1,4 @@
-"""What back ends and passes ask about a program: readers, lifetimes, levels, columns of the result, peak memory."""
+"""Analyses of a program for back ends and passes: readers, lifetimes, levels, columns of the result, peak memory."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def readers(program: Program) -> list[list[int]]:
-    """For each value the steps that read it, once for each operand."""
+    """Return, for each value, the steps that read it; a step that reads it twice occurs twice."""
     found: list[list[int]] = [[] for _ in program.steps]
     for index, step in enumerate(program.steps):
         for value in step.operands:
@@ -22,12 +22,12 @@ def readers(program: Program) -> list[list[int]]:
 
 
 def last_use(program: Program) -> list[int]:
-    """For each value the last step that reads it, its own index if none does."""
+    """Return, for each value, the last step that reads it, or the index of the value itself if no step does."""
     return [max(steps, default=value) for value, steps in enumerate(readers(program))]
 
 
 def levels(program: Program, kinds: type[Step] | tuple[type[Step], ...]) -> list[int]:
-    """For each value how many steps of these kinds lie on the longest way to it, its own included."""
+    """Return, for each value, the maximum number of steps of these kinds on any path to it, including its own step."""
     found: list[int] = []
     for step in program.steps:
         found.append(max((found[value] for value in step.operands), default=0) + isinstance(step, kinds))
@@ -35,7 +35,7 @@ def levels(program: Program, kinds: type[Step] | tuple[type[Step], ...]) -> list
 
 
 def ancestors(program: Program, values: Iterable[int], ends: Collection[int] = ()) -> list[int]:
-    """Values that `values` are computed from, themselves included, in order; what `ends` are made from is left out."""
+    """Return `values` and all values that they depend on, in order; the search stops at `ends`, which are included."""
     found: set[int] = set()
     stack = list(values)
     while stack:
@@ -47,13 +47,16 @@ def ancestors(program: Program, values: Iterable[int], ends: Collection[int] = (
 
 
 def output_slices(program: Program) -> list[slice]:
-    """Columns of each output in the result."""
+    """Return the columns of each output in the result."""
     sizes = [program.size(value) for value in program.outputs]
     return [slice(stop - size, stop) for size, stop in zip(sizes, accumulate(sizes), strict=True)]
 
 
 def lifetimes(program: Program) -> list[list[int]]:
-    """For every step the values that may be dropped after it; outputs are kept. The program keeps the answer."""
+    """Return, for every step, the values that can be dropped after it. Outputs are never dropped.
+
+    The result is cached in the program.
+    """
     if "lifetimes" not in program.cache:
         last, kept = last_use(program), set(program.outputs)
         program.cache["lifetimes"] = [
@@ -64,9 +67,9 @@ def lifetimes(program: Program) -> list[list[int]]:
 
 
 def interpret(program: Program, compute: Callable[[int, list[T]], T]) -> list[T]:
-    """Call `compute` on the index of every step and its operands; return the outputs.
+    """Call ``compute(index, operands)`` for every step in order; return the outputs.
 
-    Values that no later step reads are dropped.
+    Values are dropped as soon as no later step reads them.
     """
     values: dict[int, T] = {}
     for index, dropped in enumerate(lifetimes(program)):
@@ -77,13 +80,13 @@ def interpret(program: Program, compute: Callable[[int, list[T]], T]) -> list[T]
 
 
 def peak_live(program: Program, workspace: Callable[[int], int] = lambda _: 0) -> int:
-    """Most numbers per row that :func:`interpret` holds at a time.
+    """Return how many numbers per row :func:`interpret` holds at its peak.
 
     Parameters
     ----------
     program : Program
     workspace : function
-        Numbers per row that a step, given by its index, needs beside its operands and its result.
+        Maps the index of a step to the numbers per row that it needs in addition to its operands and its result.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Programs in array-API code: the legible back end, for any array library and for differentiation in torch."""
+"""Programs in array-API code: the readable back end, for any array library and for differentiation in torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LARGEST_FACTOR = 64  # H_n is applied as a product of Hadamard matrices of at m
 
 
 def run(program: Program, inputs: Sequence[Array], *, batch_size: int | None = None) -> Array:
-    """Run a program on the rows of arrays of one dtype; return the outputs side by side."""
+    """Run a program on the rows of arrays of one dtype; return the concatenated outputs."""
     first = inputs[0]
     xp: Any = _array.namespace(first)
     bytes_per_row = peak_live(program, lambda index: workspace(program, index)) * xp.finfo(first.dtype).bits // 8
@@ -37,7 +37,7 @@ def run(program: Program, inputs: Sequence[Array], *, batch_size: int | None = N
 
 
 def expression(program: Program, inputs: Sequence[Array]) -> Array:
-    """The outputs of a program side by side, as one expression."""
+    """Return the concatenated outputs of a program as one expression, without batches."""
     return _side_by_side(evaluate(program, inputs))
 
 
@@ -46,12 +46,12 @@ def _side_by_side(values: list[Array]) -> Array:
 
 
 def evaluate(program: Program, inputs: Sequence[Array]) -> list[Array]:
-    """Return the outputs of a program, one (n_rows, size) array each."""
+    """Return the outputs of a program, each as an array of shape (n_rows, size)."""
     return interpret(program, lambda index, read: apply_step(program.steps[index], read, inputs))
 
 
 def apply_step(step: Step, read: Sequence[Array], inputs: Sequence[Array]) -> Array:
-    """The value of one step from its operands and the inputs of the program."""
+    """Compute the value of one step from its operands `read` and the inputs of the program."""
     if isinstance(step, s.Load):
         return _load(step, inputs)
     if isinstance(step, s.Constant):
@@ -60,7 +60,7 @@ def apply_step(step: Step, read: Sequence[Array], inputs: Sequence[Array]) -> Ar
 
 
 def lookup(table: dict[type[Step], Any], step: Step, back_end: str) -> Any:
-    """The entry of a back end's table for a step, or an error that names both."""
+    """Return the entry for a step in the table of a back end, or raise an error that names both."""
     try:
         return table[type(step)]
     except KeyError:
@@ -68,25 +68,26 @@ def lookup(table: dict[type[Step], Any], step: Step, back_end: str) -> Any:
 
 
 def workspace(program: Program, index: int) -> int:
-    """Numbers per row that :func:`apply_step` holds beside operands and result.
+    """Return how many numbers per row :func:`apply_step` holds in addition to operands and result.
 
-    A transform holds its padded operand and the result of the round before, a product what is gathered of both sides.
+    A transform holds its padded operand and the result of the previous factor, a product the gathered coordinates of
+    both operands.
     """
     step = program.steps[index]
     if isinstance(step, s.Load | s.Constant | s.Slice | s.EuclideanNorm | s.Gather | s.Concatenate):
         return step.size + (program.size(step.operands[0]) if isinstance(step, s.EuclideanNorm) else 0)
     if isinstance(step, s.Convolve):
-        return 4 * len(step.operands) * step.size  # complex halves, their product, its inverse transform
+        return 4 * len(step.operands) * step.size  # complex half-spectra, their product, its inverse transform
     if isinstance(step, s.Scatter):
         return step.size + program.size(step.operands[0])
     return 2 * step.size
 
 
 def norm(x: Array) -> Array:
-    """Euclidean norms along the last axis, which stays.
+    """Compute Euclidean norms along the last axis, which is kept with length 1.
 
-    Rows are divided by their largest entry, so that squares cannot overflow. Rows whose largest entry is below the
-    smallest normal number, whose inverse could overflow, are divided by that number.
+    Rows are divided by their largest entry so that squares cannot overflow. If the largest entry is below the smallest
+    normal number, rows are divided by that number instead, since the inverse of the entry could overflow.
     """
     xp: Any = _array.namespace(x)
     top = xp.max(xp.abs(x), axis=-1, keepdims=True)
@@ -99,17 +100,18 @@ def norm(x: Array) -> Array:
 
 
 def inverse(c: Array, floor: float = 0.0) -> Array:
-    """1/c, or 0 where c is below `floor` or the smallest normal number."""
+    """Return 1/c, or 0 where c is below `floor` or the smallest normal number."""
     xp: Any = _array.namespace(c)
     small = c < max(floor, float(xp.finfo(c.dtype).smallest_normal))
     return xp.where(small, xp.zeros_like(c), 1 / xp.where(small, xp.ones_like(c), c))
 
 
 def hadamard(x: Array) -> Array:
-    """H x along the last axis, zero-padded to a power of two n, H with entries ±1 in Sylvester's order.
+    """Compute H x along the last axis, zero-padded to a power of two n; H has entries ±1 in Sylvester's order.
 
-    H_n is a Kronecker product of smaller ones: x is folded into axes of length ≤ 64, and each is multiplied by its
-    matrix. That is more arithmetic than butterflies need, but matrix products run at the speed of the machine.
+    H_n is a Kronecker product of smaller Hadamard matrices: x is folded into axes of length ≤ 64, and each axis is
+    multiplied by its matrix. This needs more arithmetic than butterflies, but matrix products reach the peak speed of
+    the machine.
     """
     xp: Any = _array.namespace(x)
     n = power_of_two(x.shape[-1])
@@ -121,7 +123,7 @@ def hadamard(x: Array) -> Array:
     while stride < n:
         order = min(_LARGEST_FACTOR, n // stride)
         factor = _array.constant(hadamard_matrix(order), x)
-        if stride == 1:  # one large product in place of many with single vectors; H is symmetric
+        if stride == 1:  # one large product instead of many with single vectors; H is symmetric
             x = xp.matmul(xp.reshape(x, (-1, order)), factor)
         else:
             x = xp.matmul(factor, xp.reshape(x, (-1, order, stride)))
@@ -131,21 +133,21 @@ def hadamard(x: Array) -> Array:
 
 @lru_cache
 def hadamard_matrix(order: int) -> np.ndarray:
-    """Hadamard matrix of a small order, entry (i, j) = (−1)^(number of ones that i and j have in common)."""
+    """Return the Hadamard matrix of a small order, with entry (i, j) = (−1)^popcount(i & j)."""
     bits = np.arange(order)
     return 1.0 - 2.0 * (np.bitwise_count(bits[:, None] & bits) % 2)
 
 
 def take(x: Array, rows: np.ndarray) -> Array:
-    """Coordinates `rows` of the last axis."""
+    """Return the coordinates `rows` of the last axis."""
     xp: Any = _array.namespace(x)
     return xp.take(x, xp.asarray(rows.astype(np.int64), device=_array.device(x)), axis=-1)
 
 
 def convolve(values: Sequence[Array]) -> Array:
-    """Circular convolution along the last axis, by real Fourier transforms."""
+    """Compute the circular convolution along the last axis by real Fourier transforms."""
     xp: Any = _array.namespace(*values)
-    if 0 in values[0].shape:  # which torch's FFT refuses
+    if 0 in values[0].shape:  # torch's FFT rejects empty arrays
         return values[0] * values[-1]
     if _array.is_numpy(values[0]):
         from scipy import fft  # float32 stays float32
@@ -176,7 +178,7 @@ def _scatter(step: s.Scatter, x: Array) -> Array:
     xp: Any = _array.namespace(x)
     rows, signs = step.codes >> 1, 1.0 - 2.0 * (step.codes & 1)
     n_features, n_nonzeros = rows.shape
-    if not (_array.is_numpy(x) or _array.is_torch(x)):  # the standard has no scattered sums: an explicit matrix
+    if not (_array.is_numpy(x) or _array.is_torch(x)):  # the standard has no scatter-add: use an explicit matrix
         matrix = np.zeros((n_features, step.size))
         np.add.at(matrix, (np.arange(n_features)[:, None], rows), step.scale * signs)
         return xp.matmul(x, _array.constant(matrix, x))
@@ -196,9 +198,9 @@ def _concatenate(step: s.Concatenate, *read: Array) -> Array:
     return xp.concat(parts, axis=-1)
 
 
-def _normalize(step: s.DivideByNorm, v: Array, *by: Array) -> Array:
+def _normalize(step: s.DivideByNorm, v: Array, *multiplier: Array) -> Array:
     factors = step.factor * inverse(norm(v), step.floor)
-    return v * (factors * by[0] if by else factors)
+    return v * (factors * multiplier[0] if multiplier else factors)
 
 
 def _dense(step: s.MatrixProduct, v: Array) -> Array:
@@ -220,7 +222,7 @@ _STEPS: dict[type[Step], Callable[..., Array]] = {
     s.Slice: lambda step, v: v[..., step.start : step.start + step.size],
     s.Convolve: lambda step, *read: convolve(read),  # noqa: ARG005
     s.EuclideanNorm: lambda step, v: norm(v),  # noqa: ARG005
-    s.ScaleBy: lambda step, v, by: v * (step.factor * (inverse(by) if step.inverse else by)),
+    s.ScaleBy: lambda step, v, c: v * (step.factor * (inverse(c) if step.inverse else c)),
     s.DivideByNorm: _normalize,
     s.MatrixProduct: _dense,
     s.Threshold: _activate,

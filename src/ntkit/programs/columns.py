@@ -1,4 +1,7 @@
-"""Programs on transposed arrays, (size, n_rows), for graphs: coordinates are gathered as whole lines of memory."""
+"""Programs on transposed arrays of shape (size, n_rows), for exported graphs.
+
+In this layout a gather of coordinates copies contiguous rows of memory.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ from ntkit.programs.array_api import convolve, hadamard_matrix, inverse, lookup
 from ntkit.programs.program import Program
 from ntkit.programs.steps import Step, power_of_two
 
-_LARGEST_FACTOR = 64  # as in array_api
+_LARGEST_FACTOR = 64  # largest order of a Hadamard factor, as in array_api
 
 
 def expression(program: Program, inputs: Sequence[Array]) -> Array:
-    """The outputs of a program side by side, of rows, as one expression."""
+    """Return the concatenated outputs of a program for arrays of rows, as one expression."""
     columns = [_array.namespace(x).matrix_transpose(x) for x in inputs]
     found = interpret(program, lambda index, read: _apply(program.steps[index], read, columns))
     xp: Any = _array.namespace(*found)
@@ -91,7 +94,7 @@ def _concatenate(step: s.Concatenate, *read: Array) -> Array:
 
 
 def _norm(v: Array) -> Array:
-    """As :func:`ntkit.programs.array_api.norm`, along the first axis."""
+    """Compute :func:`ntkit.programs.array_api.norm` along the first axis."""
     xp: Any = _array.namespace(v)
     top = xp.max(xp.abs(v), axis=0, keepdims=True)
     tiny = float(xp.finfo(v.dtype).smallest_normal)
@@ -100,9 +103,9 @@ def _norm(v: Array) -> Array:
     return top * _array.root(xp.sum(ratio * ratio, axis=0, keepdims=True))
 
 
-def _normalize(step: s.DivideByNorm, v: Array, *by: Array) -> Array:
+def _normalize(step: s.DivideByNorm, v: Array, *multiplier: Array) -> Array:
     factors = step.factor * inverse(_norm(v), step.floor)
-    return v * (factors * by[0] if by else factors)
+    return v * (factors * multiplier[0] if multiplier else factors)
 
 
 def _convolve(step: s.Convolve, *read: Array) -> Array:  # noqa: ARG001
@@ -124,7 +127,7 @@ _STEPS: dict[type[Step], Callable[..., Array]] = {
     s.Slice: lambda step, v: v[step.start : step.start + step.size, :],
     s.Convolve: _convolve,
     s.EuclideanNorm: lambda step, v: _norm(v),  # noqa: ARG005
-    s.ScaleBy: lambda step, v, by: v * (step.factor * (inverse(by) if step.inverse else by)),
+    s.ScaleBy: lambda step, v, c: v * (step.factor * (inverse(c) if step.inverse else c)),
     s.DivideByNorm: _normalize,
     s.MatrixProduct: lambda step, v: _array.namespace(v).matmul(_array.constant(step.matrix, v), v),
     s.Threshold: _activate,

@@ -1,4 +1,4 @@
-"""Programs made from programs."""
+"""Passes that transform one program into another."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from ntkit.programs.steps import Step
 
 
 def rewrite(program: Program, translate: Callable[[Program, int, tuple[int, ...]], int]) -> Program:
-    """Copy a program step by step, then drop what its outputs do not need.
+    """Translate a program step by step, then drop the steps that its outputs do not need.
 
-    `translate` appends what stands for a step of the old program, given by its index, to the new one. Its last argument
-    are the operands of the step in the new program; it returns the index of the new value.
+    `translate(new, index, operands)` appends to `new` the translation of step `index` of the old program and returns
+    the index of the new value. `operands` are the values in `new` that correspond to the operands of the step.
     """
     new = Program(program.n_features)
-    index: list[int] = []
-    for number, step in enumerate(program.steps):
-        index.append(translate(new, number, tuple(index[value] for value in step.operands)))
+    translated: list[int] = []
+    for index, step in enumerate(program.steps):
+        translated.append(translate(new, index, tuple(translated[value] for value in step.operands)))
     for value in program.outputs:
-        new.output(index[value])
+        new.output(translated[value])
     return extract(new, new.outputs)[0]
 
 
 def extract(
     program: Program, outputs: Sequence[int], *, given: Collection[int] = (), n_inputs: int | None = None
 ) -> tuple[Program, list[int]]:
-    """The part of a program that computes `outputs`, without steps that these do not need.
+    """Extract the steps of a program that `outputs` depend on.
 
-    Values that are `given` are further inputs, after the first `n_inputs` of the program (all by default).
+    The values in `given` become additional inputs of the new program, after the first `n_inputs` inputs of `program`
+    (by default all of them).
 
     Returns
     -------
     part : Program
     given : list of int
-        The values of `program` that are inputs of the part.
+        The values of `program` that are additional inputs of `part`.
     """
     needed = ancestors(program, outputs, given)
     inputs = [value for value in needed if value in given]
@@ -56,7 +57,7 @@ def extract(
 
 
 def transpose(program: Program) -> Program:
-    """The program of Sᵀ for the program of a linear map S of one input.
+    """Return the program of Sᵀ, given the program of a linear map S with one input.
 
     Raises
     ------
@@ -64,7 +65,7 @@ def transpose(program: Program) -> Program:
         If a step is not linear.
     """
     if len(program.n_features) != 1:
-        raise TypeError(f"transpose() takes programs of one input. Got one of {len(program.n_features)}.")
+        raise TypeError(f"transpose() takes programs with one input. Got one with {len(program.n_features)} inputs.")
     new = Program((program.n_outputs,))
     terms: dict[int, list[int]] = {value: [] for value in range(len(program.steps))}
     whole = new.load()
@@ -84,7 +85,7 @@ def transpose(program: Program) -> Program:
 
 
 def _transposed(new: Program, program: Program, step: Step, value: int) -> list[int]:
-    """What a step passes on to each operand."""
+    """Append the transpose of a step applied to its cotangent `value`; return one term for each operand."""
     if isinstance(step, s.Load):
         return []
     size = program.size(step.operands[0]) if step.operands else 0
@@ -117,5 +118,5 @@ def _add(program: Program, values: Sequence[int], size: int) -> int:
 
 
 def _sum_groups(program: Program, value: int, groups: np.ndarray, size: int) -> int:
-    """Coordinate i is the sum of the coordinates j of a value with groups[j] = i."""
+    """Append the vector whose coordinate i is the sum of all coordinates j of `value` with groups[j] = i."""
     return program.scatter(value, (2 * groups[:, None]).astype(np.int32), 1.0, size)

@@ -1,4 +1,4 @@
-"""Straight-line programs: the common language of sketches and of the feature maps made of them."""
+"""Straight-line programs: the common representation of sketches and of the feature maps built from them."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from ntkit.programs.steps import Activation, Floats, Ints, Step, power_of_two
 
 @dataclass
 class Program:
-    """A list of steps; step i computes value i, a vector for every row, and never changes another value.
+    """A list of steps. Step i computes value i, one vector per row, and never changes another value.
 
-    The methods append a step and return the index of its value. A step with the content of an earlier one is not
-    appended again, so trees that update one path and powers that share their squares need no bookkeeping.
+    Each method appends a step and returns the index of its value. A step equal to an earlier one is not appended
+    again; so trees that differ in one path, and powers that share their squares, need no bookkeeping.
 
     Parameters
     ----------
     n_features : tuple of int
-        Columns of each input.
+        Number of columns of each input.
 
     Attributes
     ----------
     steps : list of Step
     outputs : list of int
-        Values that make up the result, side by side.
+        Indices of the values that are concatenated to the result.
     cache : dict
-        For back ends: what they derive from the program.
+        Data that back ends derive from the program.
 
     Examples
     --------
@@ -51,11 +51,11 @@ class Program:
 
     @property
     def n_outputs(self) -> int:
-        """Columns of the result."""
+        """Number of columns of the result."""
         return sum(self.steps[value].size for value in self.outputs)
 
     def size(self, value: int) -> int:
-        """Number of coordinates of a value."""
+        """Return the number of coordinates of a value."""
         return self.steps[value].size
 
     def load(self, source: int = 0, *, scale: float = 1.0, constant: float | None = None) -> int:
@@ -71,7 +71,7 @@ class Program:
         return self.append(s.Hadamard((value,), power_of_two(self.size(value)), diagonal))
 
     def gather(self, value: int, rows: Ints, weights: Floats | float = 1.0) -> int:
-        """Append :class:`~ntkit.programs.steps.Gather`; a number stands for equal weights."""
+        """Append :class:`~ntkit.programs.steps.Gather`; a scalar means equal weights."""
         weights = weights if isinstance(weights, np.ndarray) else np.full(len(rows), weights)
         return self.append(s.Gather((value,), len(rows), rows, weights))
 
@@ -84,9 +84,9 @@ class Program:
         return self.append(s.Scatter((value,), size, codes, scale))
 
     def concatenate(self, values: Sequence[int], weights: Sequence[float] | None = None) -> int:
-        """Append :class:`~ntkit.programs.steps.Concatenate`; without `weights` they are 1.
+        """Append :class:`~ntkit.programs.steps.Concatenate`; the default weights are 1.
 
-        One value of weight 1 stays as it is.
+        A single value with weight 1 is returned unchanged.
         """
         weights = (1.0,) * len(values) if weights is None else tuple(weights)
         if len(values) == 1 and weights[0] == 1.0:
@@ -105,13 +105,14 @@ class Program:
         """Append :class:`~ntkit.programs.steps.EuclideanNorm`."""
         return self.append(s.EuclideanNorm((value,), 1))
 
-    def scale(self, value: int, by: int, *, factor: float = 1.0, inverse: bool = False) -> int:
+    def scale(self, value: int, multiplier: int, *, factor: float = 1.0, inverse: bool = False) -> int:
         """Append :class:`~ntkit.programs.steps.ScaleBy`."""
-        return self.append(s.ScaleBy((value, by), self.size(value), factor, inverse))
+        return self.append(s.ScaleBy((value, multiplier), self.size(value), factor, inverse))
 
-    def normalize(self, value: int, by: int | None = None, *, factor: float = 1.0, floor: float = 0.0) -> int:
+    def normalize(self, value: int, multiplier: int | None = None, *, factor: float = 1.0, floor: float = 0.0) -> int:
         """Append :class:`~ntkit.programs.steps.DivideByNorm`."""
-        return self.append(s.DivideByNorm((value,) if by is None else (value, by), self.size(value), factor, floor))
+        operands = (value,) if multiplier is None else (value, multiplier)
+        return self.append(s.DivideByNorm(operands, self.size(value), factor, floor))
 
     def dense(self, value: int, matrix: np.ndarray[Any, np.dtype[np.float32]]) -> int:
         """Append :class:`~ntkit.programs.steps.MatrixProduct`."""
@@ -122,12 +123,12 @@ class Program:
         return self.append(s.Threshold((value,), self.size(value), kind, scale))
 
     def output(self, value: int) -> None:
-        """Make `value` the next columns of the result."""
+        """Append the coordinates of `value` to the columns of the result."""
         self.cache.clear()
         self.outputs.append(value)
 
     def append(self, step: Step) -> int:
-        """Append a step, unless one of equal content is there; return the index of its value."""
+        """Append a step unless an equal step exists; return the index of its value."""
         same_key = self._known.setdefault((type(step), *_digest(step)), [])
         for value in same_key:
             if _equal(step, self.steps[value]):
@@ -139,13 +140,16 @@ class Program:
 
 
 def _content(step: Step) -> Iterator[Any]:
-    """All that a step is made of: numbers, names, arrays."""
+    """Yield the fields of a step: numbers, strings and arrays, with tuples flattened."""
     for part in (getattr(step, entry.name) for entry in fields(step)):
         yield from part if isinstance(part, tuple) else (part,)
 
 
 def _digest(step: Step) -> Iterator[Hashable]:
-    """The content of a step in brief: of an array its shape and a few entries, so that large ones need no pass."""
+    """Yield a hashable summary of a step.
+
+    An array contributes its shape and its first entries only, which avoids a pass over large arrays.
+    """
     for part in _content(step):
         if isinstance(part, np.ndarray):
             yield part.shape
@@ -155,6 +159,6 @@ def _digest(step: Step) -> Iterator[Hashable]:
 
 
 def _equal(a: Step, b: Step) -> bool:
-    """Whether steps whose digests agree have the same arrays."""
+    """Return whether two steps with equal digests have equal arrays."""
     pairs = zip(_content(a), _content(b), strict=True)
     return all(x is y or not isinstance(x, np.ndarray) or np.array_equal(x, y) for x, y in pairs)

@@ -1,4 +1,4 @@
-"""The way into a program: where it runs, in which precision, and back."""
+"""Entry point of all programs: checks the inputs, chooses the back end and the precision, converts the result."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ from ntkit.programs.steps import DivideByNorm, EuclideanNorm
 def run(program: Program, inputs: Sequence[Array], *, batch_size: int | None = None) -> Array:
     """Run a program on arrays of shape (…, d_i).
 
-    Rows in host memory (NumPy, CPU tensors, SciPy sparse) go through compiled code, CUDA tensors through Triton
-    kernels, and all others, like tensors that torch is to differentiate, through array-API code.
+    Compiled code handles rows in host memory (NumPy, CPU tensors, SciPy sparse), Triton kernels handle CUDA tensors.
+    Array-API code handles all other arrays and tensors that require gradients.
 
     Parameters
     ----------
     program : Program
     inputs : sequence of arrays
-        One for each input of the program, of one library, with equal leading axes. They are brought to one floating
-        dtype, which the result has too; 16-bit numbers are computed in float32 where there is no faster way.
+        One array for each input of the program, all from one library and with equal leading axes. They are converted
+        to one floating-point dtype, which is also the dtype of the result. 16-bit numbers are computed in float32
+        unless there is a faster way.
     batch_size : int, optional
-        Most rows to hold intermediate results of; by default as many as the working-memory budget holds.
+        Maximum number of rows whose intermediate results are held at a time. By default the working-memory budget
+        decides.
 
     Returns
     -------
     array of shape (…, n_outputs)
-        The outputs side by side, in the library and on the device of the inputs.
+        The concatenated outputs, in the library and on the device of the inputs.
     """
     _check(program, inputs, batch_size)
     first = inputs[0]
@@ -53,11 +55,11 @@ def run(program: Program, inputs: Sequence[Array], *, batch_size: int | None = N
 
 
 def _check(program: Program, inputs: Sequence[Array], batch_size: int | None) -> None:
-    """Raise unless the inputs fit the program: compiled code would read beyond them."""
+    """Raise unless the inputs match the program: compiled code would read past their end."""
     if batch_size is not None:
         check_int(batch_size, "batch_size", "run", minimum=1)
     if not program.outputs:
-        raise ValueError("The program has no output. Append one by program.output(value).")
+        raise ValueError("The program has no output. Add one with program.output(value).")
     if len(inputs) != len(program.n_features):
         raise ValueError(f"The program takes {len(program.n_features)} inputs. Got {len(inputs)}.")
     for x in inputs[1:]:
@@ -69,7 +71,7 @@ def _check(program: Program, inputs: Sequence[Array], batch_size: int | None) ->
 
 
 def _run_rows(program: Program, inputs: list[Array], dtype: Any, batch_size: int | None) -> Array:
-    """Place the rows, run, and round to `dtype`."""
+    """Run on two-dimensional arrays, on the back end for their device; return rows of `dtype`."""
     first = inputs[0]
     xp: Any = _array.namespace(first)
     differentiable = _array.wants_gradient(inputs)
@@ -79,7 +81,7 @@ def _run_rows(program: Program, inputs: list[Array], dtype: Any, batch_size: int
         return cuda.run(program, [x.detach().to(dtype) for x in inputs], batch_size)
     if dtype in (xp.float32, xp.float64):
         return _run_wide(program, inputs, dtype, batch_size, differentiable=differentiable)
-    # Other types are computed in float32 or float64, some rows at a time, and rounded.
+    # Compute other dtypes in float32 or float64, in batches of rows, and round the result.
     wide = xp.float32 if xp.finfo(dtype).bits < 32 else xp.float64
     bytes_per_row = 4 * (sum(program.n_features) + program.n_outputs)
     batches = list(row_batches(first.shape[0], bytes_per_row, batch_size=batch_size, like=first))
@@ -94,10 +96,10 @@ def _run_rows(program: Program, inputs: list[Array], dtype: Any, batch_size: int
 def _run_wide(
     program: Program, inputs: list[Array], dtype: Any, batch_size: int | None, *, differentiable: bool
 ) -> Array:
-    """Run in float32 or float64, on the host if the rows are there."""
+    """Run in float32 or float64, with compiled code if the rows are in host memory."""
     xp: Any = _array.namespace(inputs[0])
     views = [None if differentiable else _array.host_view(x) for x in inputs]
-    # What NumPy can read stays as it is and is converted tile by tile.
+    # Arrays that NumPy can read are not converted here: compiled code converts them tile by tile.
     pairs = zip(inputs, views, strict=True)
     inputs = [xp.astype(x, dtype, copy=False) if view is None else x for x, view in pairs]
     views = [None if differentiable else _array.host_view(x) for x in inputs]
@@ -108,6 +110,6 @@ def _run_wide(
 
 
 def _run_on_host(program: Program, inputs: Sequence[Any], dtype: Any, batch_size: int | None) -> np.ndarray:
-    from ntkit.programs import host  # numba is imported on first use
+    from ntkit.programs import host  # imports numba, which is slow
 
     return host.run(program, inputs, dtype, batch_size)

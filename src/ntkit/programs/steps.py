@@ -1,4 +1,4 @@
-"""The steps of a program: each computes one vector from the vectors that it reads."""
+"""The steps of a program. Each step computes one vector from its operands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Activation: TypeAlias = Literal["relu", "step"]
 
 
 def power_of_two(n: int) -> int:
-    """Smallest power of two ≥ n.
+    """Return the smallest power of two ≥ n.
 
     Examples
     --------
@@ -25,7 +25,7 @@ def power_of_two(n: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step: the indices of the values that it reads, and the size of the vector that it computes."""
+    """One step: the indices of the values that it reads, and the size of its result."""
 
     operands: tuple[int, ...]
     size: int
@@ -33,7 +33,7 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Load(Step):
-    """The rows of input `source`, times `scale`; `constant`, unless None, is appended as a last feature."""
+    """The rows of input `source` times `scale`, with `constant` (unless None) appended as a last feature."""
 
     source: int
     scale: float
@@ -41,7 +41,7 @@ class Load(Step):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the value is the input itself."""
+        """Whether the value equals the input."""
         return self.scale == 1.0 and self.constant is None
 
 
@@ -78,7 +78,7 @@ class Product(Step):
 
 @dataclass(frozen=True, eq=False)
 class Scatter(Step):
-    """Coordinate i is Σ of ±scale · v[j] over all codes[j, k] = 2i (sign +) or 2i + 1 (sign −)."""
+    """Coordinate i is the sum of ±scale · v[j] over all codes[j, k] = 2i (sign +) or 2i + 1 (sign −)."""
 
     codes: Ints
     scale: float
@@ -86,7 +86,7 @@ class Scatter(Step):
 
 @dataclass(frozen=True, eq=False)
 class Concatenate(Step):
-    """The operands side by side, each times its weight."""
+    """The concatenated operands, each times its weight."""
 
     weights: tuple[float, ...]
 
@@ -100,7 +100,7 @@ class Slice(Step):
 
 @dataclass(frozen=True, eq=False)
 class Convolve(Step):
-    """Circular convolution of all operands, which have equal sizes."""
+    """The circular convolution of all operands, which have equal sizes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +110,9 @@ class EuclideanNorm(Step):
 
 @dataclass(frozen=True, eq=False)
 class ScaleBy(Step):
-    """The first operand times `factor` · c, or `factor` / c with `inverse`, c the one coordinate of the second.
+    """The first operand times `factor` · c, or times `factor` / c if `inverse`.
 
-    The inverse of any c below the smallest normal number is taken to be 0.
+    c is the single coordinate of the second operand. If c is below the smallest normal number, 1/c is replaced by 0.
     """
 
     factor: float
@@ -121,7 +121,7 @@ class ScaleBy(Step):
 
 @dataclass(frozen=True, eq=False)
 class DivideByNorm(Step):
-    """`factor` · v / ‖v‖, times the one coordinate of a second operand if there is one.
+    """`factor` · v / ‖v‖, times the single coordinate of the second operand, if any.
 
     The result is 0 where ‖v‖ is below `floor` or below the smallest normal number.
     """
@@ -139,7 +139,7 @@ class MatrixProduct(Step):
 
 @dataclass(frozen=True, eq=False)
 class Threshold(Step):
-    """scale · max(v, 0), or scale · (1 if v > 0 else 0), of every coordinate."""
+    """scale · max(v, 0) for "relu", scale · (1 if v > 0 else 0) for "step", for every coordinate."""
 
     kind: Activation
     scale: float

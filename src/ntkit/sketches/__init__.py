@@ -1,8 +1,8 @@
-"""Oblivious sketches: random linear maps that keep inner products.
+"""Oblivious sketches: random linear maps that approximately preserve inner products.
 
-A *distribution* (sizes and law, no draws) has ``sample(rng)``, which gives an *operator* (the draws) with
-``apply(X)``, ``apply_transpose(V)``, ``as_linear_operator()`` and, for small sizes, ``matrix()``. Operators compose,
-``A @ B``, and add, ``direct_sum(A, B)``.
+A *distribution* describes a random map by its sizes and its law and holds no draws. Its method ``sample(rng)`` returns
+an *operator*, which holds the draws and has ``apply(X)``, ``apply_transpose(V)``, ``as_linear_operator()`` and, for
+small sizes, ``matrix()``. ``A @ B`` composes two operators; ``direct_sum(A, B)`` applies them to separate features.
 """
 
 from ntkit.sketches.base import direct_sum

@@ -1,4 +1,4 @@
-"""Distributions, operators, their compositions and direct sums."""
+"""Base classes of distributions and operators; compositions and direct sums of operators."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from ntkit.programs import Program, array_api, run, transpose
 if TYPE_CHECKING:
     from scipy.sparse.linalg import LinearOperator
 
-_LARGEST_MATRIX = 2**24  # entries that `matrix` will write out
+_LARGEST_MATRIX = 2**24  # limit on the entries of `Operator.matrix` and of the unit vectors that it maps
 
 
 class Distribution(ABC):
-    """Law of a random linear map: sizes and structure, no draws."""
+    """Distribution of a random linear map: sizes and structure, no draws."""
 
     n_components: int
 
@@ -36,14 +36,15 @@ class Distribution(ABC):
         Parameters
         ----------
         rng : None, int, numpy Generator, RandomState or SeedSequence
-            Equal seeds give equal operators. Different laws, also those of one class with other sizes, draw
-            independently even from equal seeds.
+            Equal seeds give equal operators. Distributions of different classes or sizes draw independently, even
+            from equal seeds.
         """
 
     def draw_bytes(self) -> int:
-        """Bound for the memory that `sample` takes: signs, rows and nodes, fewer than ten for each degree.
+        """Return an upper bound on the bytes that `sample` allocates for signs, rows and nodes.
 
-        Nodes take a millisecond each however small they are, in which 2¹⁷ bytes could be filled.
+        It allows 100 bytes per degree and unit of size. Each degree counts for at least 2¹⁷ bytes: drawing even a
+        small node takes a millisecond, the time in which 2¹⁷ bytes could be filled.
         """
         names = ("n_features", "n_components", "width", "inner_components")
         sizes = [getattr(self, name, None) or 0 for name in names]
@@ -52,26 +53,29 @@ class Distribution(ABC):
         return n_nodes * max(100 * total, 2**17)
 
     def _seed(self, rng: RandomState) -> np.random.SeedSequence:
-        """Seed of this law: keyed by its name and sizes, so that one int may seed several."""
+        """Return the seed of this distribution, keyed by its name and sizes so that one int can seed several."""
         name = type(self).__name__
         return keyed(seed_sequence(rng, owner=f"{name}.sample", name="rng"), name, *self._key())
 
     def _key(self) -> Iterator[int]:
-        """What tells laws of one class apart: their whole numbers, as floats may differ in the last bit elsewhere."""
+        """Yield the integer fields, which distinguish distributions of one class.
+
+        Floats are left out because their last bit may differ between machines.
+        """
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
             if isinstance(value, int):
                 yield int(value)
 
     def _check_sizes(self, *names: str, maximum: int | None = None) -> None:
-        """Make attributes ints ≥ 1, or raise."""
+        """Convert the named attributes to ints ≥ 1, or raise."""
         for name in names:
             size = check_int(getattr(self, name), name, type(self).__name__, minimum=1, maximum=maximum)
             object.__setattr__(self, name, size)
 
 
 class Operator(ABC):
-    """A drawn linear map S from ℝ^{d₁} ⊗ … ⊗ ℝ^{d_p} to ℝ^m, made of the steps of :mod:`ntkit.programs`.
+    """A drawn linear map S from ℝ^{d₁} ⊗ … ⊗ ℝ^{d_p} to ℝ^m, expressed in the steps of :mod:`ntkit.programs`.
 
     Attributes
     ----------
@@ -83,7 +87,7 @@ class Operator(ABC):
 
     factors: tuple[int, ...]
     n_components: int
-    __array_ufunc__ = None  # NumPy must not take an operator for a number
+    __array_ufunc__ = None  # keeps NumPy from treating an operator as a scalar in ``array @ operator``
 
     @property
     def degree(self) -> int:
@@ -92,21 +96,21 @@ class Operator(ABC):
 
     @abstractmethod
     def emit(self, program: Program, *values: int) -> int:
-        """Append this map of the tensor product of `values` to a program; return the index of its value."""
+        """Append the steps that map the tensor product of `values`; return the index of the resulting value."""
 
     def apply(self, *X: Array) -> Array:
-        """Map the tensor product of the rows of p arrays, or the p-th tensor power of the rows of one.
+        """Map the tensor products of the rows of p arrays, or the p-th tensor powers of the rows of one array.
 
         Parameters
         ----------
         *X : arrays of shape (…, d_i)
-            p arrays with equal leading axes, or one that stands for all p factors. NumPy arrays and torch tensors
-            of any device; SciPy sparse rows. NaN and infinities pass through, as in a matrix product.
+            p arrays with equal leading axes, or one array used for all p factors. Accepts NumPy arrays, torch tensors
+            on any device and SciPy sparse rows. NaN and infinities propagate as in a matrix product.
 
         Returns
         -------
         array of shape (…, n_components)
-            In the library, on the device and in the dtype of X (float64 for whole numbers).
+            Same library, device and dtype as X; float64 for integer input.
         """
         X = check_rows(X, self.factors, f"{type(self).__name__}.apply")
         return run(self._program(len(X)), X)
@@ -122,12 +126,12 @@ class Operator(ABC):
         Returns
         -------
         array of shape (…, d₁⋯d_p)
-            In the order of ``numpy.kron``.
+            Entries are in the order of ``numpy.kron``.
 
         Notes
         -----
-        Operators on vectors (p = 1) take the time of :meth:`apply`. For p > 1 the result itself has d₁⋯d_p entries per
-        row, and S is written out in blocks of columns.
+        For operators on vectors (p = 1) this takes as long as :meth:`apply`. For p > 1 the result has d₁⋯d_p entries
+        per row, and S is formed explicitly in blocks of columns.
 
         Examples
         --------
@@ -151,22 +155,26 @@ class Operator(ABC):
         return xp.concat(parts, axis=-1)
 
     def matrix(self) -> np.ndarray:
-        """Explicit matrix of shape (n_components, d₁⋯d_p), in the order of ``numpy.kron``; for small sizes."""
+        """Return the explicit matrix of shape (n_components, d₁⋯d_p), in the order of ``numpy.kron``.
+
+        Only for small sizes: larger ones raise a ValueError.
+        """
         size = prod(self.factors)
         if size * max(self.n_components, *self.factors) > _LARGEST_MATRIX:
             raise ValueError(
-                f"{type(self).__name__}.matrix() is for small sizes: {self.n_components} × {size} entries, applied to "
-                f"{size} unit vectors, pass the limit of {_LARGEST_MATRIX} numbers. Use apply(), which never forms it."
+                f"{type(self).__name__}.matrix() is for small sizes: {self.n_components} × {size} entries, computed "
+                f"from {size} unit vectors, exceed the limit of {_LARGEST_MATRIX} numbers. Use apply(), which does not "
+                f"form the matrix."
             )
         return np.concatenate(list(self._blocks_of_columns())).T
 
     def as_linear_operator(self) -> LinearOperator:
-        """Return this map for SciPy's solvers: a ``LinearOperator`` of shape (n_components, d₁⋯d_p).
+        """Return this map as a SciPy ``LinearOperator`` of shape (n_components, d₁⋯d_p).
 
         Notes
         -----
-        For p > 1 a vector of the tensor space need not be a tensor product; it costs d₁⋯d_{p−1} times the time of one
-        that is.
+        For p > 1 a vector of the tensor space need not be a tensor product. Mapping a general vector takes d₁⋯d_{p−1}
+        times as long as mapping a tensor product.
 
         Examples
         --------
@@ -192,7 +200,10 @@ class Operator(ABC):
         )
 
     def _apply_tensors(self, X: np.ndarray) -> np.ndarray:
-        """S x for rows of shape (d₁⋯d_p,): the last factor as rows, unit vectors for the others, summed."""
+        """Apply S to general rows of shape (d₁⋯d_p,).
+
+        A row is a sum of tensor products of unit vectors (first p − 1 factors) with its slices (last factor).
+        """
         if self.degree == 1:
             return self.apply(X)
         out = np.zeros((len(X), self.n_components))
@@ -204,12 +215,12 @@ class Operator(ABC):
         return out
 
     def _blocks_of_columns(self) -> Iterator[np.ndarray]:
-        """The columns of S, some at a time, as rows."""
+        """Yield the columns of S in blocks, stored as rows."""
         for _, units in self._unit_vectors(self.factors):
             yield self.apply(*units)
 
     def _unit_vectors(self, sizes: tuple[int, ...]) -> Iterator[tuple[int, list[np.ndarray]]]:
-        """All tensor products of unit vectors, in blocks: index of the first, and rows for each factor."""
+        """Yield all tensor products of unit vectors in blocks: the index of the first, and the rows of each factor."""
         for rows in row_batches(prod(sizes), 8 * (sum(self.factors) + 2 * self.n_components)):
             index = np.unravel_index(np.arange(rows.start, rows.stop), sizes)
             yield rows.start, [(np.arange(d) == i[:, None]).astype(float) for d, i in zip(sizes, index, strict=True)]
@@ -217,11 +228,11 @@ class Operator(ABC):
     def __matmul__(self, other: object) -> Operator:
         if not isinstance(other, Operator):
             raise TypeError(
-                f"outer @ inner composes two operators. Got {describe(other)} on the right. To map rows use apply(X)."
+                f"outer @ inner composes two operators. Got {describe(other)} on the right. To map rows, use apply(X)."
             )
         if self.factors != (other.n_components,):
             raise ValueError(
-                f"outer @ inner needs an outer operator on the {other.n_components} components of the inner one. "
+                f"outer @ inner needs an outer operator on the {other.n_components} components of the inner operator. "
                 f"Got {self!r} and {other!r}."
             )
         return Composition(self, other)
@@ -233,11 +244,11 @@ class Operator(ABC):
         return f"{type(self).__name__}({sizes} → {self.n_components})"
 
     def of_vectors(self, *vectors: np.ndarray) -> np.ndarray:
-        """The map of one tensor product of float64 vectors, without compiled code."""
+        """Map one tensor product of float64 vectors, without compiled code."""
         return array_api.evaluate(self._program(self.degree), [vector[None] for vector in vectors])[0][0]
 
     def _program(self, n_inputs: int) -> Program:
-        """The map of the tensor product of its inputs, or of the tensor power of a single one."""
+        """Return the program for p inputs, or for one input that is used for all p factors."""
 
         def build() -> Program:
             program = Program(self.factors[:n_inputs])
@@ -261,23 +272,23 @@ class Operator(ABC):
 
 
 class DegreesOperator(Operator):
-    """An operator on x ⊗ … ⊗ x that also gives lower degrees."""
+    """An operator on x ⊗ … ⊗ x that can also sketch lower tensor powers of x."""
 
     lowest: ClassVar[int]
-    """The lowest of them."""
+    """The lowest degree."""
 
     @abstractmethod
     def emit_degrees(self, program: Program, value: int, degrees: Sequence[int]) -> list[int]:
-        """Append the sketches of several degrees to a program; return the indices of their values."""
+        """Append the sketches of several degrees of `value`; return the indices of their values."""
 
     def apply_degrees(self, X: Array, degrees: Sequence[int] | None = None) -> Array:
-        """Sketch several degrees j ≤ p at once; inner products of the results for j approximate ⟨x, y⟩^j.
+        """Sketch several tensor powers x^{⊗j}, j ≤ p, at once; inner products for degree j approximate ⟨x, y⟩^j.
 
         Parameters
         ----------
         X : array of shape (…, d)
         degrees : sequence of int, optional
-            The j wanted; by default all, from 0 (1 for a PowerSketch) to p.
+            The degrees j. By default all degrees from 0 (from 1 for a PowerSketch) to p.
 
         Returns
         -------
@@ -285,8 +296,8 @@ class DegreesOperator(Operator):
 
         Notes
         -----
-        In a PolySketch the low degrees go through the nodes of the whole tree too: at p = 8 the error of degree 1 is
-        two thirds of that of degree 8. If one of them carries much weight, take it apart: degree 0 is the constant 1,
+        In a PolySketch low degrees also pass through the whole tree: at p = 8 the error of degree 1 is two thirds of
+        the error of degree 8. If degree 0 or 1 has a large weight, treat it separately: degree 0 is the constant 1,
         degree 1 is x itself.
         """
         owner = f"{type(self).__name__}.apply_degrees"
@@ -311,19 +322,19 @@ class DegreesOperator(Operator):
 
 
 class Composition(Operator):
-    """The operator x ↦ outer(inner(x)), written ``outer @ inner``."""
+    """The operator x ↦ outer(inner(x)), created by ``outer @ inner``."""
 
     def __init__(self, outer: Operator, inner: Operator):
         self.outer, self.inner = outer, inner
         self.factors, self.n_components = inner.factors, outer.n_components
 
     def emit(self, program: Program, *values: int) -> int:
-        """Append inner, then outer."""
+        """Append the inner operator, then the outer one."""
         return self.outer.emit(program, self.inner.emit(program, *values))
 
 
 class DirectSum(Operator):
-    """The block-diagonal operator x₁ ⊕ x₂ ⊕ … ↦ A₁x₁ ⊕ A₂x₂ ⊕ …; made by :func:`direct_sum`."""
+    """The block-diagonal operator x₁ ⊕ x₂ ⊕ … ↦ A₁x₁ ⊕ A₂x₂ ⊕ …, created by :func:`direct_sum`."""
 
     def __init__(self, *operators: Operator):
         self.operators = operators
@@ -331,7 +342,7 @@ class DirectSum(Operator):
         self.n_components = sum(operator.n_components for operator in operators)
 
     def emit(self, program: Program, *values: int) -> int:
-        """Append slices, the operators and a concatenation."""
+        """Append the slices, the operators and the concatenation of their results."""
         (value,) = values
         parts, start = [], 0
         for operator in self.operators:
@@ -342,17 +353,17 @@ class DirectSum(Operator):
 
 
 def direct_sum(*operators: Operator) -> Operator:
-    """Block-diagonal operator: each one acts on its own slice of the features.
+    """Return the block-diagonal operator whose blocks act on consecutive slices of the features.
 
     Parameters
     ----------
     *operators : operators of degree 1
-        Sparse rows are made dense, some rows at a time, before they are split.
+        Sparse rows are converted to dense rows, in batches, before they are split.
 
     Returns
     -------
     Operator
-        On d₁ + d₂ + … features, with m₁ + m₂ + … components.
+        Takes d₁ + d₂ + … features and has m₁ + m₂ + … components.
 
     Examples
     --------
@@ -365,7 +376,7 @@ def direct_sum(*operators: Operator) -> Operator:
     """
     for operator in operators:
         if not isinstance(operator, Operator) or operator.degree != 1:
-            rule = "operators on vectors (of degree 1), such as SRHT(…).sample(rng)"
+            rule = "operators on vectors (degree 1), such as SRHT(…).sample(rng)"
             raise TypeError(message("direct_sum", "operators", rule, operator))
     if not operators:
         raise ValueError(message("direct_sum", "operators", "at least one operator", operators))
@@ -373,9 +384,9 @@ def direct_sum(*operators: Operator) -> Operator:
 
 
 def check_rows(X: Sequence[Any], factors: Sequence[int], owner: str, name: str = "X") -> tuple[Array, ...]:
-    """Return the inputs as real arrays whose last axes fit the factors: one per factor, or one for all."""
+    """Return the inputs as real arrays whose last axes match the factors: one array per factor, or one for all."""
     if len(X) not in (1, len(factors)):
-        wanted = "one array" if len(factors) == 1 else f"one array or {len(factors)}, one for each factor"
+        wanted = "one array" if len(factors) == 1 else f"one array, or {len(factors)} arrays, one for each factor"
         raise TypeError(f"{owner} takes {wanted}. Got {len(X)}.")
     if len(X) == 1 and len(set(factors)) > 1:
         raise TypeError(f"{owner} needs {len(factors)} arrays: its factors have different sizes {tuple(factors)}.")
@@ -390,7 +401,7 @@ def check_rows(X: Sequence[Any], factors: Sequence[int], owner: str, name: str =
 
 
 def _check_features(x: Any, n_features: int, owner: str, name: str) -> Array:
-    x = real_array(x, name, owner, sparse=True, canonical=False)  # a linear map adds duplicates up by itself
+    x = real_array(x, name, owner, sparse=True, canonical=False)  # a linear map sums duplicate entries anyway
     if x.ndim == 0 or x.shape[-1] != n_features:
         what = "features" if name == "X" else "components"
         raise ValueError(message(owner, name, f"an array with {n_features} {what} on its last axis", x))

@@ -1,4 +1,4 @@
-"""CountSketch and OSNAP: sparse sketching matrices, in time proportional to the nonzeros of the data."""
+"""CountSketch and OSNAP: sparse sketching matrices, applied in time proportional to the nonzeros of the data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from ntkit.programs import Program
 from ntkit.sketches.base import Distribution, Operator
 from ntkit.sketches.draws import draw_signs
 
-_LARGEST = 2**30  # components: a row and its sign share 32 bits
+_MAX_COMPONENTS = 2**30  # a row index and its sign share one int32
 
 
 @dataclass(frozen=True)
 class CountSketch(Distribution):
-    """CountSketch: every feature is added, with a random sign, to one of m coordinates.
+    """CountSketch: adds every feature, with a random sign, to one of m coordinates.
 
     S has one nonzero ±1 per column, in a uniformly random row:
 
@@ -30,7 +30,7 @@ class CountSketch(Distribution):
 
     Notes
     -----
-    O(nnz(x) + m) per row; 4 bytes per feature are held.
+    Time O(nnz(x) + m) per row. The operator stores 4 bytes per feature.
 
     References
     ----------
@@ -51,7 +51,7 @@ class CountSketch(Distribution):
 
     def __post_init__(self) -> None:
         self._check_sizes("n_features")
-        self._check_sizes("n_components", maximum=_LARGEST)
+        self._check_sizes("n_components", maximum=_MAX_COMPONENTS)
 
     def sample(self, rng: RandomState = None) -> OSNAPOperator:
         """Draw an operator; see :meth:`Distribution.sample`."""
@@ -60,22 +60,23 @@ class CountSketch(Distribution):
 
 @dataclass(frozen=True)
 class OSNAP(Distribution):
-    """OSNAP: every feature is added, with random signs, to s coordinates, one in each of s blocks.
+    """OSNAP: adds every feature, with random signs, to s coordinates, one in each of s blocks.
 
-    S has s nonzeros ±s^{-1/2} per column. ⟨Sx, Sy⟩ has the mean and variance of a :class:`CountSketch` (if s divides m;
-    else the variance is (m/s²) Σ_b 1/m_b times as large, m_b the sizes of the blocks) and lighter tails:
-    m = O(ε⁻² log(1/δ)) and s = O(ε⁻¹ log(1/δ)) keep ‖x‖² within 1 ± ε [2]_, where a CountSketch needs m = O(ε⁻²/δ).
+    S has s nonzeros ±s^{-1/2} per column. If s divides m, ⟨Sx, Sy⟩ has the same mean and variance as for a
+    :class:`CountSketch`; otherwise the variance is larger by the factor (m/s²) Σ_b 1/m_b, where m_b are the sizes of
+    the blocks. Its tails are lighter: m = O(ε⁻² log(1/δ)) and s = O(ε⁻¹ log(1/δ)) keep ‖x‖² within 1 ± ε [2]_, where a
+    CountSketch needs m = O(ε⁻²/δ).
 
     Parameters
     ----------
     n_features, n_components : int
         d and m.
     n_nonzeros : int
-        s, at most m. The blocks have equal sizes if s divides m, else sizes that differ by one.
+        s, at most m. The blocks have equal sizes if s divides m; otherwise their sizes differ by at most one.
 
     Notes
     -----
-    O(s nnz(x) + m) per row; 4 s bytes per feature are held.
+    Time O(s nnz(x) + m) per row. The operator stores 4 s bytes per feature.
 
     References
     ----------
@@ -100,7 +101,7 @@ class OSNAP(Distribution):
 
     def __post_init__(self) -> None:
         self._check_sizes("n_features")
-        self._check_sizes("n_components", maximum=_LARGEST)
+        self._check_sizes("n_components", maximum=_MAX_COMPONENTS)
         self._check_sizes("n_nonzeros", maximum=self.n_components)
 
     def sample(self, rng: RandomState = None) -> OSNAPOperator:
@@ -119,20 +120,20 @@ class OSNAPOperator(Operator):
     """x ↦ Σ_{j,k} s^{-1/2} signs[j, k] x[j] e_{rows[j, k]}."""
 
     def __init__(self, *, rows: np.ndarray, signs: np.ndarray, n_components: int):
-        self._codes = 2 * rows + (signs < 0)  # one int32 holds both
+        self._codes = 2 * rows + (signs < 0)  # one int32 holds a row and its sign
         self.factors, self.n_components = (len(rows),), n_components
 
     @property
     def rows(self) -> np.ndarray:
-        """Row of the k-th nonzero of column j, shape (n_features, s)."""
+        """Row of the k-th nonzero of column j, as an array of shape (n_features, s)."""
         return self._codes >> 1
 
     @property
     def signs(self) -> np.ndarray:
-        """Sign of the k-th nonzero of column j, shape (n_features, s)."""
+        """Sign of the k-th nonzero of column j, as an array of shape (n_features, s)."""
         return (1 - 2 * (self._codes & 1)).astype(np.int8)
 
     def emit(self, program: Program, *values: int) -> int:
-        """Append the map."""
+        """Append the signed sums."""
         (value,) = values
         return program.scatter(value, self._codes, self._codes.shape[1] ** -0.5, self.n_components)

@@ -1,4 +1,4 @@
-"""The draws of all sketches, signs and rows, by NumPy from keyed seeds."""
+"""Random signs and rows for all sketches, drawn by NumPy from keyed seeds."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from ntkit._random import generator
 
 
 def draw_signs(seed: np.random.SeedSequence, *key: int | str, size: int | tuple[int, ...]) -> np.ndarray:
-    """Independent signs ±1, as int8."""
+    """Draw independent signs ±1, as int8."""
     bits = generator(seed, *key, "signs").integers(2, size=size, dtype=np.int8)
     return 1 - 2 * bits
 
 
 def draw_rows(seed: np.random.SeedSequence, *key: int | str, n: int, size: int, replace: bool) -> np.ndarray:
-    """Rows 0 ≤ r < n, as int32: independent, or every row ⌊size/n⌋ or ⌈size/n⌉ times, in random order.
+    """Draw `size` rows 0 ≤ r < n, as int32.
 
-    Without replacement these are the first `size` entries of independent permutations one after the other.
+    With replacement the rows are independent. Without replacement they are the first `size` entries of a sequence of
+    independent permutations, so that every row occurs ⌊size/n⌋ or ⌈size/n⌉ times.
     """
     rng = generator(seed, *key, "rows")
     if replace:

@@ -13,14 +13,14 @@ from ntkit.programs import Program, power_of_two, run
 
 
 def fwht(X: Array, *, axis: int = -1, norm: str | None = None) -> Array:
-    """Walsh–Hadamard transform along an axis, in Sylvester's (natural) order.
+    """Compute the Walsh–Hadamard transform along an axis, in Sylvester's (natural) order.
 
     y[i] = Σ_j (−1)^{popcount(i & j)} x[j],  x zero-padded to n = 2^k entries; H Hᵀ = n I.
 
     Parameters
     ----------
     X : array of shape (…, d)
-        NumPy array or torch tensor (or any array of the array API standard).
+        NumPy array, torch tensor or any other array that follows the array API standard.
     axis : int
         Axis to transform.
     norm : None or "ortho"
@@ -29,11 +29,11 @@ def fwht(X: Array, *, axis: int = -1, norm: str | None = None) -> Array:
     Returns
     -------
     array of shape (…, n), n the smallest power of two ≥ d
-        Whole numbers become float64; floating inputs keep their dtype.
+        Integers become float64; floating-point input keeps its dtype.
 
     Notes
     -----
-    O(n log n) additions per row. NumPy arrays and CPU tensors are transformed 16 rows (float32) at a time in cache.
+    O(n log n) additions per row. NumPy arrays and CPU tensors are transformed in cache, 16 float32 rows at a time.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""PolySketch: tensor powers and products of any degree by a binary tree of TensorSRHTs."""
+"""PolySketch: sketches of tensor powers and products of any degree by a binary tree of TensorSRHTs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ntkit.sketches.tree import Leaf, Span, Tree, children, draw_tree, leaf_law
 
 @dataclass(frozen=True)
 class TensorPowerLaw(Distribution):
-    """What :class:`PolySketch` and :class:`~ntkit.sketches.PowerSketch` are drawn from; see there."""
+    """Parameters shared by :class:`PolySketch` and :class:`~ntkit.sketches.PowerSketch`, documented there."""
 
     n_features: int
     n_components: int
@@ -34,8 +34,8 @@ class TensorPowerLaw(Distribution):
         for name in ("sparse", "replace"):
             check_bool(getattr(self, name), name, type(self).__name__)
 
-    def _first(self, size: int) -> OSNAP | SRHT:
-        """Law of the first map of x, to a given size."""
+    def _leaf_law(self, size: int) -> OSNAP | SRHT:
+        """Return the distribution of a leaf: a map of x to `size` components."""
         n, s = self.n_features, self.n_nonzeros
         return leaf_law(n, size, sparse=self.sparse, n_nonzeros=s, replace=self.replace)
 
@@ -44,34 +44,34 @@ class TensorPowerLaw(Distribution):
 class PolySketch(TensorPowerLaw):
     """Sketch of x₁ ⊗ … ⊗ x_p by a binary tree of independent TensorSRHTs (Figure 3 of [1]_).
 
-    Every inner node maps the tensor product of its two children by its own TensorSRHT of degree 2. A node with s leaves
-    has the largest power of two below s of them on its left, so any p ≥ 1 will do. E⟨Qx, Qy⟩ = ∏ ⟨x_i, y_i⟩. The
-    variance grows like p/m, for a TensorSRHT of degree p like 3^p/m, for a TensorSketch like 2^p/m + 3^p/m². Lemma 1
-    of [1]_:
-    m = O(p ε⁻² log³(1/εδ)) gives ‖Qv‖² ∈ (1 ± ε)‖v‖² with probability 1 − δ for any v ∈ ℝ^{d^p}, and
-    m = O(p⁴ s_λ ε⁻² log³(n/εδ)) a spectral approximation of kernel matrices of statistical dimension s_λ.
+    Every inner node maps the tensor product of its two children by its own TensorSRHT of degree 2. In a node with s
+    leaves, the left child has 2^k leaves, where 2^k is the largest power of two below s; p may be any integer ≥ 1.
+    E⟨Qx, Qy⟩ = ∏ ⟨x_i, y_i⟩. The variance grows like p/m; a TensorSRHT of degree p has 3^p/m, a TensorSketch
+    2^p/m + 3^p/m². Lemma 1 of [1]_: m = O(p ε⁻² log³(1/εδ)) gives ‖Qv‖² ∈ (1 ± ε)‖v‖² with probability 1 − δ for any
+    v ∈ ℝ^{d^p}, and m = O(p⁴ s_λ ε⁻² log³(n/εδ)) gives a spectral approximation of kernel matrices of statistical
+    dimension s_λ.
 
     Parameters
     ----------
     n_features : int
         d.
     n_components : int
-        m. Inner nodes have the next power of two, which costs nothing more.
+        m. Inner nodes have the next power of two as their size, at no extra cost.
     degree : int
         p.
     sparse : bool
-        Whether each leaf first maps x to the size of the nodes by an OSNAP of its own, which takes time proportional
-        to the nonzeros of x: for sparse rows. Without it, dense rows go straight into the lowest nodes: faster for
-        them, and one source of error less.
+        Whether each leaf first maps x to the size of the nodes by its own OSNAP. Use this for sparse rows: the time is
+        proportional to the nonzeros of x. Otherwise rows go straight into the lowest nodes, which is faster for dense
+        rows and avoids the error of the OSNAPs.
     n_nonzeros : int
         Nonzeros per column of the OSNAP leaves (at most m).
     replace : bool
-        Whether the rows of a node are independent; see :class:`TensorSRHT`.
+        Whether the sampled rows of a node are independent; see :class:`TensorSRHT`.
 
     Notes
     -----
-    O(p (d log d + m log m)) per row, or O(p (s nnz(x) + m log m)) with sparse leaves. All degrees j = 0, …, p at
-    once take O(p log p · m log m) more (:meth:`PolySketchOperator.apply_degrees`).
+    Time per row: O(p (d log d + m log m)), or O(p (s nnz(x) + m log m)) if `sparse`, with s = `n_nonzeros`. Sketching
+    all degrees j = 0, …, p at once takes O(p log p · m log m) more (:meth:`PolySketchOperator.apply_degrees`).
 
     References
     ----------
@@ -100,7 +100,7 @@ class PolySketch(TensorPowerLaw):
         p, m, width = self.degree, self.n_components, power_of_two(self.n_components)
         leaves: tuple[Leaf, ...] = ()
         if self.sparse or p == 1:
-            law = self._first(m if p == 1 else width)
+            law = self._leaf_law(m if p == 1 else width)
             leaves = tuple(law.sample(keyed(seed, "leaf", i)) for i in range(p))
         roots = {p: m} if p > 1 else {}
         tree = draw_tree(seed, roots, leaves=leaves, n_features=self.n_features, width=width, replace=self.replace)
@@ -108,7 +108,7 @@ class PolySketch(TensorPowerLaw):
 
 
 class PolySketchOperator(DegreesOperator):
-    """One tree with draws of its own for every leaf and node."""
+    """A tree with independent draws for every leaf and node."""
 
     lowest = 0
 
@@ -118,16 +118,16 @@ class PolySketchOperator(DegreesOperator):
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
-        """Maps of the rows to the lowest nodes; none if these take the rows themselves."""
+        """Maps from the rows to the lowest nodes; empty if these nodes read the rows directly."""
         return self.tree.leaves
 
     @property
     def nodes(self) -> tuple[tuple[Span, TensorSRHTOperator], ...]:
-        """Pairs of a node, named by the leaves start, …, stop − 1 below it, and its TensorSRHT."""
+        """Pairs of a node and its TensorSRHT. The node (start, stop) has the leaves start, …, stop − 1 below it."""
         return (*self.tree.nodes, *(((0, p), root) for p, root in self.tree.roots))
 
     def emit(self, program: Program, *values: int) -> int:
-        """Append the map."""
+        """Append the tree over `values`."""
         return self.tree.emit(program, self.degree, lambda i: self._leaf(program, i, values[i]))
 
     def _leaf(self, program: Program, i: int, value: int) -> int:
@@ -136,23 +136,23 @@ class PolySketchOperator(DegreesOperator):
     def emit_degrees(self, program: Program, value: int, degrees: Sequence[int]) -> list[int]:
         """Append the sketches of value^{⊗j} ⊗ e₁^{⊗(p−j)}.
 
-        From j − 1 to j only the path of one leaf to the root changes (Lemma 1, item 2, of Zandieh et al.); nodes
-        above e₁ alone are the same for all rows.
+        From degree j − 1 to j only the path from one leaf to the root changes (Lemma 1, item 2, of Zandieh et al.).
+        Nodes with e₁ in all their leaves have the same value for all rows.
         """
         nodes = dict(self.nodes)
 
         @cache
         def constant(start: int, stop: int) -> Floats:
-            """Value of a node with e₁ in all its leaves."""
+            """Return the value of a node with e₁ in all its leaves."""
             if stop - start == 1:
-                first = np.zeros(self.factors[0])
-                first[0] = 1.0
-                return self.leaves[start].of_vectors(first) if self.leaves else first
+                e1 = np.zeros(self.factors[0])
+                e1[0] = 1.0
+                return self.leaves[start].of_vectors(e1) if self.leaves else e1
             return nodes[start, stop].of_vectors(*(constant(*child) for child in children(start, stop)))
 
         @cache
         def state(start: int, stop: int, j: int) -> int:
-            """Value of a node with j ≥ 1 leading leaves x, the others e₁."""
+            """Return the value of a node with x in its first j ≥ 1 leaves and e₁ in the others."""
             if stop - start == 1:
                 return self._leaf(program, start, value)
             left, right = children(start, stop)

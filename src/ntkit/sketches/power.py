@@ -1,4 +1,4 @@
-"""PowerSketch: tensor powers of any degree by repeated squaring with one T and one S."""
+"""PowerSketch: sketches of tensor powers by repeated squaring with one T and one S."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from ntkit.sketches.tree import Leaf, emit_tree
 
 @dataclass(frozen=True)
 class PowerSketch(TensorPowerLaw):
-    """Sketch of x^{⊗p} with limited randomness: one T, one S, repeated squaring (Algorithm 1 of [1]_).
+    """Sketch of x^{⊗p} by repeated squaring with one T and one S (Algorithm 1 of [1]_).
 
     w₀ = T x,  w_{i+1} = S(w_i ⊗ w_i);  for the binary digits i₁ < i₂ < … of p:  z = w_{i₁}, then z ← S(w_i ⊗ z).
     T is an SRHT (an OSNAP for sparse rows), S a TensorSRHT of degree 2.
 
-    With m = Õ(ε⁻² n p²) the Gram matrix of any n rows is within 1 ± ε of ⟨x, y⟩^p (Theorem 5.1 of [1]_). The squares
-    share their draws, so ⟨z(x), z(y)⟩ is not unbiased: an error e of ⟨w_i(x), w_i(y)⟩ enters as its power, and the
-    mean exceeds ⟨x, y⟩^p by O(p²/m). :class:`PolySketch` is unbiased, has about √p times less error where m ≫ p² and
-    far less below that, and takes up to p/log₂ p times as long: PowerSketch pays for rows with d ≫ m.
+    With m = Õ(ε⁻² n p²) the Gram matrix of any n rows is within 1 ± ε of ⟨x, y⟩^p (Theorem 5.1 of [1]_). All squarings
+    share the draws of S, so ⟨z(x), z(y)⟩ is biased: an error of ⟨w_i(x), w_i(y)⟩ is itself raised to a power, and the
+    mean exceeds ⟨x, y⟩^p by O(p²/m). :class:`PolySketch` is unbiased. Its error is about √p times smaller for m ≫ p²
+    and much smaller still for smaller m, but it takes up to p/log₂ p times as long. PowerSketch is worthwhile for rows
+    with d ≫ m.
 
     Parameters
     ----------
     n_features : int
         d.
     n_components : int
-        m. A power of two makes the most of the time, as all transforms are padded to one.
+        m. A power of two is most efficient, since all transforms are padded to a power of two.
     degree : int
         p.
     sparse : bool
@@ -38,11 +39,11 @@ class PowerSketch(TensorPowerLaw):
     n_nonzeros : int
         Nonzeros per column of the OSNAP (at most m).
     replace : bool
-        Whether the rows of S and T are independent; see :class:`TensorSRHT`.
+        Whether the sampled rows of S and T are independent; see :class:`TensorSRHT`.
 
     Notes
     -----
-    O(d log d + m log m log p) per row, or O(s nnz(x) + m log m log p).
+    Time per row: O(d log d + m log m log p), or O(s nnz(x) + m log m log p) if `sparse`, with s = `n_nonzeros`.
 
     References
     ----------
@@ -67,7 +68,7 @@ class PowerSketch(TensorPowerLaw):
         seed = self._seed(rng)
         m = self.n_components
         return PowerSketchOperator(
-            first=self._first(m).sample(keyed(seed, "T")),
+            first=self._leaf_law(m).sample(keyed(seed, "T")),
             square=TensorSRHT(m, m, replace=self.replace).sample(keyed(seed, "S")),
             degree=self.degree,
         )
@@ -76,7 +77,7 @@ class PowerSketch(TensorPowerLaw):
 class PowerSketchOperator(DegreesOperator):
     """Algorithm 1 with T = `first` and S = `square`.
 
-    As a linear map of x₁ ⊗ … ⊗ x_p it is a tree whose leaves are all T and whose nodes are all S.
+    As a linear map of x₁ ⊗ … ⊗ x_p it is a tree in which every leaf is T and every node is S.
     """
 
     lowest = 1
@@ -86,13 +87,13 @@ class PowerSketchOperator(DegreesOperator):
         self.factors, self.n_components = first.factors * degree, first.n_components
 
     def emit(self, program: Program, *values: int) -> int:
-        """Append the map; any number of factors will do."""
+        """Append the tree over `values`; any number of factors is allowed."""
         leaves = {value: self.first.emit(program, value) for value in dict.fromkeys(values)}
-        shared = len(leaves) == 1  # equal leaves make equal nodes
+        shared = len(leaves) == 1  # equal leaves give equal nodes
         return emit_tree(
             program, len(values), lambda i: leaves[values[i]], lambda _: self.square, known={}, shared=shared
         )
 
     def emit_degrees(self, program: Program, value: int, degrees: Sequence[int]) -> list[int]:
-        """Append the sketches of value^{⊗j}, which share their squares."""
+        """Append the sketches of value^{⊗j}, which share their squarings."""
         return [self.emit(program, *[value] * j) for j in degrees]

@@ -1,4 +1,4 @@
-"""Sketches of power series Σ a_j ⟨x, y⟩^j with a_j ≥ 0: every degree gets its share of the components."""
+"""Sketches of power series Σ a_j ⟨x, y⟩^j with a_j ≥ 0; the components are divided among the degrees."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from ntkit.sketches.poly import PolySketch, PolySketchOperator
 from ntkit.sketches.srht import SRHT, SRHTOperator
 from ntkit.sketches.tree import Leaf, Span, Tree, draw_tree, is_long, leaf_law
 
-_HIGHEST_MONOMIAL = 128  # roots of larger multinomial coefficients may overflow in single precision
-_FLOOR = 1e-5  # a sketch of a unit vector with a smaller norm is the rounding error of terms that cancelled
+_HIGHEST_MONOMIAL = 128  # degree above which roots of multinomial coefficients may overflow in single precision
+_FLOOR = 1e-5  # if the sketch of a unit vector has a smaller norm, its terms cancelled and only rounding error is left
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How many components each degree gets.
+    """Number of components of each degree.
 
     Attributes
     ----------
     exact : dict
-        Degrees whose monomials fit in their share, and their number.
+        Degrees represented exactly by all their monomials, with the number of monomials.
     sketched : dict
-        The other degrees, and the components of their sketches.
+        Sketched degrees, with the number of components.
     coefficients : dict
-        a_j of all these degrees, larger by a common factor where others were dropped, so that their sum stays.
+        The a_j of both kinds of degrees. If other degrees were dropped, the a_j are multiplied by a common factor
+        that preserves the sum of all coefficients.
     """
 
     exact: dict[int, int]
@@ -43,13 +44,14 @@ class Budget:
 def allocate(
     coefficients: Sequence[float], n_features: int, n_components: int, *, every_degree: bool = False
 ) -> Budget:
-    """Share m components among the degrees of Σ a_j t^j.
+    """Divide m components among the degrees of Σ a_j t^j.
 
-    A sketch of degree j with m_j components has a standard deviation of about a_j m_j^{-1/2}; under Σ m_j = m the sum
-    of the variances is smallest for m_j ∝ a_j. Degree j has C(d + j − 1, j) monomials: where these are no more than
-    its share, they stand for themselves, without error, and the others share what is left. (To give an exact degree
-    more than its share pays by this formula, but not for degree 1, where an SRHT without replacement does better.) Of
-    the others, those with a share of less than half a component are dropped, unless `every_degree` is to have one.
+    A sketch of degree j with m_j components has a standard deviation of about a_j m_j^{-1/2}. Subject to Σ m_j = m, the
+    sum of the variances is smallest for m_j ∝ a_j. Degree j has C(d + j − 1, j) monomials. If they fit in its share,
+    the monomials are used themselves, without error, and the other degrees share the remaining components. (By this
+    formula it would pay to give an exact degree more than its share; but not for degree 1, where an SRHT without
+    replacement has a smaller error.) Sketched degrees with a share of less than half a component are dropped, unless
+    `every_degree` is set.
 
     Examples
     --------
@@ -67,7 +69,7 @@ def allocate(
     exact: dict[int, int] = {}
     left = n_components
     fits: list[int] = [0]
-    while fits:  # what one degree leaves may be enough for another
+    while fits:  # components that one exact degree leaves unused may make room for another
         total, others = sum(rest.values()), len(rest) - 1
         room = left - (others if every_degree else min(others, 1))
         fair = {j: left * a / total if j else 1 for j, a in rest.items()}
@@ -87,7 +89,9 @@ def allocate(
 
 
 def count_monomials(n_features: int, degree: int, most: int) -> int:
-    """C(d + j − 1, j), or any number > `most` if that is more, since large ones take long to compute.
+    """Return the number C(d + j − 1, j) of monomials if it is ≤ `most`, else some number > `most`.
+
+    Stopping early avoids the slow computation of large binomial coefficients.
 
     Examples
     --------
@@ -103,7 +107,7 @@ def count_monomials(n_features: int, degree: int, most: int) -> int:
 
 
 def _check_coefficients(law: SeriesSketch | PaddedSeries) -> None:
-    """Make the coefficients a tuple of finite floats ≥ 0, or raise."""
+    """Convert the coefficients to a tuple of finite floats ≥ 0, or raise."""
     name = type(law).__name__
     given: Any = law.coefficients
     if not isinstance(given, Sequence | np.ndarray) or len(given) == 0:
@@ -113,7 +117,7 @@ def _check_coefficients(law: SeriesSketch | PaddedSeries) -> None:
 
 
 def share_out(weights: dict[int, float], total: int) -> dict[int, int]:
-    """Divide a whole number into shares ≥ 1, in proportion to weights up to rounding.
+    """Divide an integer into integer shares ≥ 1 that are proportional to `weights` up to rounding.
 
     Examples
     --------
@@ -135,47 +139,50 @@ def share_out(weights: dict[int, float], total: int) -> dict[int, int]:
 class SeriesSketch(Distribution):
     """Features of a unit vector x whose inner products approximate Σ a_j ⟨x, y⟩^j.
 
-    The features are ⊕_j √a_j Z_j(x), Z_j a sketch of x^{⊗j} with its share of the components (:func:`allocate`), or
-    all monomials of degree j where they fit. The sketch of degree j is a tree of TensorSRHTs over j leaves
-    (:mod:`ntkit.sketches.tree`), whose blocks of 2^k leaves are shared by all degrees. (Algorithm 1 of [1]_ pads
-    all degrees to the highest one with e₁, and so gives each the error of the largest tree.) With `shared` it is
-    Algorithm 1 of [2]_: one T for all leaves, one S for all nodes, so that all blocks of 2^k leaves are the same
+    The features are ⊕_j √a_j Z_j(x). Z_j is a sketch of x^{⊗j} with its share of the components (:func:`allocate`), or
+    consists of all monomials of degree j if they fit. The sketch of degree j is a tree of TensorSRHTs over j leaves
+    (:mod:`ntkit.sketches.tree`); all degrees share the blocks of 2^k leaves. (Algorithm 1 of [1]_ pads all degrees
+    with e₁ to the highest degree, so that each has the error of the largest tree.) With `shared` this is Algorithm 1
+    of [2]_: one T for all leaves and one S for all nodes, so that all blocks of 2^k leaves have the same value:
 
-        w_0 = T x,   w_k = S(w_{k−1} ⊗ w_{k−1}),   z_j = S(w_k ⊗ z_{j'}),   j' = j − 2^k < 2^k,   z_{2^k} = w_k;
+        w_0 = T x,   w_k = S(w_{k−1} ⊗ w_{k−1}),   z_j = S(w_k ⊗ z_{j'}),   j' = j − 2^k < 2^k,   z_{2^k} = w_k.
 
-    degrees have their digits from the lowest on in common, and only the last node of each is its own.
+    Degrees whose lower binary digits agree share the corresponding nodes; only the root of each degree is its own.
 
     Parameters
     ----------
     n_features, n_components : int
-        d and m. The operator has fewer components if the monomials of all degrees are fewer.
+        d and m. The operator has fewer than m components if all degrees together have fewer monomials.
     coefficients : sequence of float ≥ 0
         a_j at index j.
     width : int, optional
-        Components of inner nodes, rounded up to a power of two; by default a quarter of m, 256 at least, or with
-        `shared` twice as many.
+        Components of inner nodes, rounded up to a power of two. By default a quarter of m (rounded up to a power of
+        two), at least 256; twice that with `shared`.
     sparse : bool
         Whether leaves are OSNAPs, for sparse rows.
     normalize : bool
-        Whether every node is divided by its norm, which for a unit vector is 1 but for the error of the sketch. Then
-        ‖Z(x)‖² = Σ a_j exactly and the error for similar rows is much smaller; the price is a bias of order 1/m.
+        Whether every node is divided by its norm, which for a unit vector is 1 up to the error of the sketch. Then
+        ‖Z(x)‖² = Σ a_j exactly, and the error for similar rows is much smaller, at the price of a bias of order 1/m.
     replace : bool
         See :class:`TensorSRHT`.
     shared : bool
-        Whether all leaves are one T and all nodes one S. T is an SRHT from d to `width` components, an OSNAP for sparse
-        rows, and left out for dense ones of no more features than `width`. The error of w_k then enters as its
-        square into w_{k+1}, so that inner products are not unbiased even without `normalize`.
+        Whether all leaves use one T and all nodes one S. T is an SRHT from d to `width` components, or an OSNAP if
+        `sparse`; it is omitted for dense rows with at most `width` features. The error of w_k is squared along with
+        w_k in w_{k+1}, so inner products are biased even without `normalize`.
     every_degree : bool
-        Whether every degree has a component; else those with a share of less than half of one are dropped.
+        Whether every degree gets at least one component. By default degrees with a share of less than half a component
+        are dropped.
 
     Notes
     -----
-    With w = `width` and p the highest degree, O(p d log d + (p + n log p) w log w + m) per row for n degrees, and with
-    `shared` O(d log d + (log p + n) w log w + m), with n log p for n where degrees have gaps. One S for all nodes had
-    the error of one for each (single degrees, exponential series and the NTK, d = 10, 100, 1000; within 17 %, either
-    way), and for many degrees it took half the time, as nodes then share transforms too. At the default widths shared
-    draws had the error of the tree for random rows. For rows of cosine 0.8 it was up to 20 % more where d ≤
-    1000, and where d = 10 000 up to 35 %, 50 % for degree 2: the error of T is that of all degrees.
+    Time per row, with w = `width`, highest degree p and n degrees: O(p d log d + (p + n log p) w log w + m). With
+    `shared`: O(d log d + (log p + n) w log w + m), where n becomes n log p if there are gaps between the degrees.
+
+    One S for all nodes had the same error as one S per node to within 17 %, in either direction (single degrees,
+    exponential series and the NTK, d = 10, 100, 1000). For many degrees it took half the time, since nodes then share
+    transforms, too. At the default widths, shared draws had the same error as the tree for random rows. For rows of
+    cosine 0.8 the error was up to 20 % larger for d ≤ 1000, and up to 35 % larger for d = 10 000 (50 % for degree 2):
+    the error of T affects all degrees.
 
     References
     ----------
@@ -219,7 +226,7 @@ class SeriesSketch(Distribution):
         object.__setattr__(self, "budget", self._budget())
 
     def _budget(self) -> Budget:
-        # Of sparse rows no monomials are taken: as if there were too many.
+        # Sparse rows never use monomials: pretend that there are too many of them.
         n_features = self.n_components + 1 if self.sparse else self.n_features
         return allocate(self.coefficients, n_features, self.n_components, every_degree=self.every_degree)
 
@@ -236,10 +243,10 @@ class SeriesSketch(Distribution):
         sketched, width = self.budget.sketched, self._inner
         if self.shared:
             projected = self.sparse or self.n_features > width
-            leaves = (self._first(width).sample(keyed(seed, "T")),) if projected else ()
+            leaves = (self._leaf_law(width).sample(keyed(seed, "T")),) if projected else ()
         else:
             n_leaves = max(sketched, default=0) if self.sparse else 0
-            leaves = tuple(self._first(width).sample(keyed(seed, "leaf", i)) for i in range(n_leaves))
+            leaves = tuple(self._leaf_law(width).sample(keyed(seed, "leaf", i)) for i in range(n_leaves))
         roots = {j: m for j, m in sketched.items() if j > 1}
         tree = draw_tree(
             seed,
@@ -250,29 +257,29 @@ class SeriesSketch(Distribution):
             replace=self.replace,
             shared=self.shared,
         )
-        linear = self._first(sketched[1]).sample(keyed(seed, "linear")) if 1 in sketched else None
+        linear = self._leaf_law(sketched[1]).sample(keyed(seed, "linear")) if 1 in sketched else None
         if self.shared and leaves and isinstance(linear, SRHTOperator):
-            linear = SRHTOperator(signs=leaves[0].signs, rows=linear.rows)  # the transform of T serves for both
+            linear = SRHTOperator(signs=leaves[0].signs, rows=linear.rows)  # reuses the Hadamard transform of T
         return SeriesOperator(self, tree=tree, linear=linear)
 
     def with_leaves(self) -> SeriesSketch:
-        """The law that suits the length of rows: with OSNAPs as leaves for long ones."""
+        """Return this distribution with OSNAP leaves if rows are long, and without them otherwise."""
         return replace(self, sparse=is_long(self.n_features, max(self._inner, self.n_components)))
 
     @property
     def _inner(self) -> int:
-        """Components of inner nodes."""
+        """Components of inner nodes: `width`, rounded up to a power of two."""
         assert self.width is not None
         return power_of_two(self.width)
 
-    def _first(self, size: int) -> Any:
+    def _leaf_law(self, size: int) -> Any:
         return leaf_law(self.n_features, size, sparse=self.sparse, replace=self.replace)
 
 
 class SeriesOperator(Operator):
-    """The draws of a :class:`SeriesSketch`: the trees of degrees ≥ 2, and `linear`, the sketch of degree 1.
+    """The draws of a :class:`SeriesSketch`: `tree` for degrees ≥ 2 and `linear`, the sketch of degree 1.
 
-    Where draws are shared, T is the one leaf, if there is one, and inner nodes of equal sizes are one S.
+    If draws are shared, T is the only leaf (if any), and inner nodes of equal sizes use one S.
     """
 
     def __init__(self, law: SeriesSketch, *, tree: Tree, linear: Leaf | None):
@@ -286,37 +293,54 @@ class SeriesOperator(Operator):
         return program.concatenate(self.emit_parts(program, value))
 
     def emit_parts(
-        self, program: Program, value: int, *, norm: int | None = None, by: int | None = None, roots: bool = True
+        self,
+        program: Program,
+        value: int,
+        *,
+        norm: int | None = None,
+        multiplier: int | None = None,
+        roots: bool = True,
     ) -> list[int]:
-        """Append the features of all degrees.
+        """Append the features of x/‖x‖, one value per degree.
 
-        `norm` is the norm of the vector, None for a unit vector; the features of x/‖x‖ are multiplied by the one
-        coordinate of the value `by`, and without `roots` not by the roots of the coefficients.
+        Parameters
+        ----------
+        program : Program
+        value : int
+            x.
+        norm : int, optional
+            ‖x‖; None if x is a unit vector.
+        multiplier : int, optional
+            A value of size 1 by which the features are multiplied.
+        roots : bool
+            Whether the features are multiplied by the square roots of the coefficients.
         """
-        emitter, degrees = _SeriesEmitter(self, program, value, norm, by), self.law.budget.coefficients
+        emitter, degrees = _SeriesEmitter(self, program, value, norm, multiplier), self.law.budget.coefficients
         return [emitter.part(j, a**0.5 if roots else 1.0) for j, a in degrees.items()]
 
 
 class _SeriesEmitter:
-    """Writes the steps of one series.
+    """Appends the steps of one series.
 
-    The factor `by` goes into leaf 0, which all degrees have in common, or, where nodes are normalized or shared, into
-    the last step.
+    The multiplier is applied to leaf 0, which all degrees share, or to the last step if nodes are normalized or
+    shared.
     """
 
-    def __init__(self, operator: SeriesOperator, program: Program, value: int, norm: int | None, by: int | None):
+    def __init__(
+        self, operator: SeriesOperator, program: Program, value: int, norm: int | None, multiplier: int | None
+    ):
         self.operator, self.law, self.program = operator, operator.law, program
         self.known: dict[Span, int] = {}
         self.products: list[int] = []  # monomials of degrees 1, 2, …
-        self.value, self.norm, self.by = value, norm, by
+        self.value, self.norm, self.multiplier = value, norm, multiplier
 
     def part(self, degree: int, root: float) -> int:
-        """√a Z of one degree."""
+        """Append √a_j Z_j(x) for one degree j; `root` is √a_j."""
         program, budget = self.program, self.law.budget
         if degree == 0:
             size = budget.exact.get(0) or budget.sketched[0]
             constant = program.constant(np.full(size, root * size**-0.5))
-            return constant if self.by is None else program.scale(constant, self.by)
+            return constant if self.multiplier is None else program.scale(constant, self.multiplier)
         if degree in budget.exact:
             value = self.monomials(degree)
             weights = root * _monomials(self.law.n_features, degree).roots
@@ -327,13 +351,13 @@ class _SeriesEmitter:
         else:
             value = self.operator.tree.emit(program, degree, self.leaf, self.normalized, self.known)
         if self.law.normalize:
-            return program.normalize(value, self.by, factor=root, floor=_FLOOR)
-        if self.by is None or (degree > 1 and not self.law.shared):  # there already, by leaf 0
+            return program.normalize(value, self.multiplier, factor=root, floor=_FLOOR)
+        if self.multiplier is None or (degree > 1 and not self.law.shared):  # leaf 0 contains the multiplier
             return program.concatenate([value], [root])
-        return program.scale(value, self.by, factor=root)
+        return program.scale(value, self.multiplier, factor=root)
 
     def monomials(self, degree: int) -> int:
-        """All x_{i₁} ⋯ x_{i_j}, i₁ ≤ … ≤ i_j, times `by`, without their weights."""
+        """Append all monomials x_{i₁} ⋯ x_{i_j}, i₁ ≤ … ≤ i_j, of x/‖x‖ times the multiplier, without weights."""
         self.products = self.products or [self.scaled()]
         for j in range(len(self.products) + 1, degree + 1):
             table = _monomials(self.law.n_features, j)
@@ -342,35 +366,36 @@ class _SeriesEmitter:
         return self.products[degree - 1]
 
     def leaf(self, index: int) -> int:
-        """Unit vector at a leaf; leaf 0 has the norm `by` instead, unless nodes are normalized or shared."""
+        """Append the value of a leaf; leaf 0 contains the multiplier, unless nodes are normalized or shared."""
         leaves, shared = self.operator.tree.leaves, self.law.shared
-        first = index == 0 and not self.law.normalize and not shared
+        multiplied = index == 0 and not self.law.normalize and not shared
         if not leaves:
-            return self.scaled() if first else self.unit(self.value)
+            return self.scaled() if multiplied else self.unit(self.value)
         value = self.normalized(self.unit(leaves[0 if shared else index].emit(self.program, self.value)))
-        return self.program.scale(value, self.by) if first and self.by is not None else value
+        return self.program.scale(value, self.multiplier) if multiplied and self.multiplier is not None else value
 
     def unit(self, value: int) -> int:
-        """A value over the norm of the row."""
+        """Append the value divided by ‖x‖."""
         return value if self.norm is None else self.program.scale(value, self.norm, inverse=True)
 
     def scaled(self) -> int:
-        """x/‖x‖ times `by`."""
-        if self.by == self.norm:
+        """Append x/‖x‖ times the multiplier."""
+        if self.multiplier == self.norm:
             return self.value
         unit = self.unit(self.value)
-        return unit if self.by is None else self.program.scale(unit, self.by)
+        return unit if self.multiplier is None else self.program.scale(unit, self.multiplier)
 
     def normalized(self, value: int) -> int:
-        """A value over its own norm, if the law asks for it."""
+        """Append the value divided by its own norm if nodes are normalized."""
         return self.program.normalize(value, floor=_FLOOR) if self.law.normalize else value
 
 
 class _Monomials(NamedTuple):
-    """All x_{i₁} ⋯ x_{i_j}, i₁ ≤ … ≤ i_j, in lexicographic order.
+    """All monomials x_{i₁} ⋯ x_{i_j}, i₁ ≤ … ≤ i_j, in lexicographic order.
 
-    Each is its first variable `heads`, of exponent `leads`, times monomial `tails` of degree j − 1; `roots` is the
-    square root of the multinomial coefficient j!/∏ αₖ!: ⟨x, y⟩^j is Σ_α (j!/∏ αₖ!) x^α y^α.
+    A monomial is its first variable (index `heads`, with exponent `leads`) times the monomial with index `tails` of
+    degree j − 1. `roots` is the square root of the multinomial coefficient j!/∏ αₖ!, since
+    ⟨x, y⟩^j = Σ_α (j!/∏ αₖ!) x^α y^α.
     """
 
     tails: np.ndarray
@@ -381,32 +406,43 @@ class _Monomials(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _monomials(n_features: int, degree: int) -> _Monomials:
-    """Monomials of a degree ≥ 1 from those of one degree less: x_i times all that begin with x_i or later."""
+    """Return the monomials of a degree ≥ 1.
+
+    They are built from the monomials of the next lower degree: x_i times each one that begins with x_i or a later
+    variable.
+    """
     if degree == 1:
         each = np.arange(n_features, dtype=np.int32)
         ones = np.ones(n_features, dtype=np.int32)
         return _Monomials(each, each, ones, np.ones(n_features))
-    before = _monomials(n_features, degree - 1)
-    starts = np.searchsorted(before.heads, np.arange(n_features))
-    sizes = len(before.heads) - starts
+    lower = _monomials(n_features, degree - 1)
+    starts = np.searchsorted(lower.heads, np.arange(n_features))
+    sizes = len(lower.heads) - starts
     heads = np.repeat(np.arange(n_features, dtype=np.int32), sizes)
     within = np.arange(len(heads)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     tails = (np.repeat(starts, sizes) + within).astype(np.int32)
-    leads = (1 + np.where(before.heads[tails] == heads, before.leads[tails], 0)).astype(np.int32)
-    return _Monomials(tails, heads, leads, before.roots[tails] * np.sqrt(degree / leads))
+    leads = (1 + np.where(lower.heads[tails] == heads, lower.leads[tails], 0)).astype(np.int32)
+    return _Monomials(tails, heads, leads, lower.roots[tails] * np.sqrt(degree / leads))
 
 
 @dataclass(frozen=True)
 class PaddedSeries(Distribution):
-    """The series as Algorithm 1 writes it: T ⊕_j √a_j Q(x^{⊗j} ⊗ e₁^{⊗(p−j)}), T an SRHT, Q one PolySketch.
+    """Power series as in Algorithm 1 of Zandieh et al. (see :class:`SeriesSketch`).
+
+    The features are T ⊕_j √a_j Q(x^{⊗j} ⊗ e₁^{⊗(p−j)}), with T an SRHT and Q one PolySketch.
 
     Parameters
     ----------
     n_features, n_components : int
+        d and the components of T.
     coefficients : sequence of float ≥ 0
+        a_j at index j.
     inner_components : int
         Components of Q.
+    sparse : bool
+        Whether the leaves of Q are OSNAPs, for sparse rows.
     replace : bool
+        See :class:`TensorSRHT`.
     """
 
     n_features: int
@@ -435,26 +471,28 @@ class PaddedSeries(Distribution):
         seed = self._seed(rng)
         degrees, m = self._degrees, self.inner_components
         poly = PolySketch(self.n_features, m, degree=max(degrees[-1], 1), sparse=self.sparse, replace=self.replace)
-        mix = SRHT(len(degrees) * m, self.n_components, replace=self.replace)
+        srht = SRHT(len(degrees) * m, self.n_components, replace=self.replace)
         roots = tuple(self.coefficients[j] ** 0.5 for j in degrees)
-        return PaddedOperator(poly.sample(keyed(seed, "poly")), mix.sample(keyed(seed, "mix")), degrees, roots)
+        return PaddedOperator(poly.sample(keyed(seed, "poly")), srht.sample(keyed(seed, "mix")), degrees, roots)
 
 
 class PaddedOperator(Operator):
-    """The draws of a :class:`PaddedSeries`: the PolySketch, and the SRHT that mixes the degrees."""
+    """The draws of a :class:`PaddedSeries`: `poly` is Q, and `srht` is T, which combines the degrees."""
 
-    def __init__(self, poly: PolySketchOperator, mix: SRHTOperator, degrees: Sequence[int], roots: Sequence[float]):
-        self.poly, self.mix, self.degrees, self.roots = poly, mix, degrees, roots
-        self.factors, self.n_components = poly.factors[:1], mix.n_components
+    def __init__(self, poly: PolySketchOperator, srht: SRHTOperator, degrees: Sequence[int], roots: Sequence[float]):
+        self.poly, self.srht, self.degrees, self.roots = poly, srht, degrees, roots
+        self.factors, self.n_components = poly.factors[:1], srht.n_components
 
     def emit(self, program: Program, *values: int) -> int:
         """Append the features of a unit vector."""
         (value,) = values
         parts = self.poly.emit_degrees(program, value, self.degrees)
-        return self.mix.emit(program, program.concatenate(parts, self.roots))
+        return self.srht.emit(program, program.concatenate(parts, self.roots))
 
-    def emit_parts(self, program: Program, value: int, *, norm: int | None = None, by: int | None = None) -> list[int]:
+    def emit_parts(
+        self, program: Program, value: int, *, norm: int | None = None, multiplier: int | None = None
+    ) -> list[int]:
         """Append the features; see :meth:`SeriesOperator.emit_parts`."""
         unit = value if norm is None else program.scale(value, norm, inverse=True)
         features = self.emit(program, unit)
-        return [features if by is None else program.scale(features, by)]
+        return [features if multiplier is None else program.scale(features, multiplier)]

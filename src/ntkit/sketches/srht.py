@@ -17,8 +17,8 @@ from ntkit.sketches.draws import draw_rows, draw_signs
 class SRHT(Distribution):
     """Subsampled randomized Hadamard transform S = m^{-1/2} P H D.
 
-    D has independent random signs, H is the Hadamard matrix of order n (entries ±1), the power of two ≥ d to which
-    x is zero-padded, and P samples m of its rows.
+    D is a diagonal of independent random signs. H is the Hadamard matrix (entries ±1) of order n, the smallest power
+    of two ≥ d; x is zero-padded to n entries. P samples m of the n rows.
 
         E⟨Sx, Sy⟩   = ⟨x, y⟩
         Var⟨Sx, Sy⟩ = [‖x‖²‖y‖² + ⟨x,y⟩² − 2 Σ x_j²y_j²] / m · (1 − (m−1)/(n−1))     for m ≤ n;
@@ -31,12 +31,12 @@ class SRHT(Distribution):
     n_features, n_components : int
         d and m. m may exceed n.
     replace : bool
-        Whether rows are drawn independently, as the papers write it. By default no row is taken twice before all
-        were taken once: the variance is never larger, and S is orthogonal for m = n (and an isometry for m = kn).
+        Whether rows are drawn independently, as in the papers. By default no row is drawn twice before every row was
+        drawn once: the variance is never larger, and S is orthogonal for m = n (and an isometry for m = kn).
 
     Notes
     -----
-    O(n log n + m) per row; n signs and m rows are held.
+    Time O(n log n + m) per row. The operator stores d signs and m row indices.
 
     References
     ----------
@@ -79,7 +79,7 @@ class SRHTOperator(Operator):
         self.factors, self.n_components = (len(signs),), len(rows)
 
     def emit(self, program: Program, *values: int) -> int:
-        """Append the map."""
+        """Append the transform and the sampling of its rows."""
         (value,) = values
         transform = program.hadamard(value, self.signs.astype(np.float64))
         return program.gather(transform, self.rows, self.n_components**-0.5)

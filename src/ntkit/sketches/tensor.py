@@ -17,19 +17,19 @@ from ntkit.sketches.draws import draw_rows, draw_signs
 
 
 class TensorLaw(Distribution):
-    """What laws of factors of possibly different sizes have in common."""
+    """Base class of distributions whose factors may have different sizes."""
 
     n_features: int | tuple[int, ...]
     degree: int
 
     def _check_factors(self) -> tuple[int, ...]:
-        """Return the sizes of all factors, or raise; a sequence of them becomes a tuple."""
+        """Return the sizes of all factors, or raise; convert a list of sizes to a tuple."""
         self._check_sizes("degree", "n_components")
         given: Any = self.n_features
         several = isinstance(given, tuple | list)
         sizes = tuple(given) if several else (given,) * self.degree
         if len(sizes) != self.degree:
-            rule = f"an int ≥ 1 or a tuple of {self.degree} of them (the degree)"
+            rule = f"an int ≥ 1 or a tuple of {self.degree} ints ≥ 1, one for each factor (the degree)"
             raise ValueError(message(type(self).__name__, "n_features", rule, given))
         sizes = tuple(check_int(size, "n_features", type(self).__name__, minimum=1) for size in sizes)
         object.__setattr__(self, "n_features", sizes if several else sizes[0])
@@ -45,31 +45,32 @@ class TensorLaw(Distribution):
 class TensorSRHT(TensorLaw):
     """Sketch of x₁ ⊗ … ⊗ x_p by sampled products of sign-Hadamard transforms.
 
-    Coordinate l is  m^{-1/2} ∏_{i≤p} (H D_i x_i)[r_{il}],  H with entries ±1 of order n_i, the power of two ≥ d_i
-    to which x_i is zero-padded, D_i independent random signs, r_{il} uniform.
+    Coordinate l is  m^{-1/2} ∏_{i≤p} (H D_i x_i)[r_{il}].  H is the Hadamard matrix (entries ±1) of order n_i, the
+    smallest power of two ≥ d_i; x_i is zero-padded to n_i entries. D_i are independent random signs, r_{il} is uniform.
 
         E⟨Sx, Sy⟩   = ∏ ⟨x_i, y_i⟩
         Var⟨Sx, Sy⟩ = [∏ A_i − ∏ c_i²] / m            with ``replace=True``,
         A_i = ‖x_i‖²‖y_i‖² + 2 c_i² − 2 Σ_j x_ij²y_ij²,   c_i = ⟨x_i, y_i⟩.
 
-    By default the rows r_{i1}, r_{i2}, … of each factor are distinct until all n_i were taken; for m ≤ n_i this adds
-    (1 − 1/m) [∏ B_i − ∏ c_i²],  B_i = (n_i c_i² − A_i)/(n_i − 1) ≤ c_i²,  which halves the variance of ‖Sx‖² at
-    m = n, p = 2 (and raises that of ⟨Sx, Sy⟩ for orthogonal x, y by the factor 1 + (m − 1)/(n − 1)^p).
+    By default the rows r_{i1}, r_{i2}, … of each factor are distinct until all n_i rows were used. For m ≤ n_i this
+    adds  (1 − 1/m) [∏ B_i − ∏ c_i²],  B_i = (n_i c_i² − A_i)/(n_i − 1) ≤ c_i²,  to the variance. At m = n, p = 2 it
+    halves the variance of ‖Sx‖²; for orthogonal x, y it multiplies the variance of ⟨Sx, Sy⟩ by
+    1 + (m − 1)/(n − 1)^p.
 
     Parameters
     ----------
     n_features : int or tuple of p ints
-        d_i, for all factors or one each.
+        d_i, one size for all factors or one for each.
     n_components : int
         m.
     degree : int
         p.
     replace : bool
-        Whether all rows are independent, as the papers have it.
+        Whether all sampled rows are independent, as in the papers.
 
     Notes
     -----
-    O(Σ n_i log n_i + p m) per row. The variance grows like 3^p for parallel vectors: for more than two factors
+    Time O(Σ n_i log n_i + p m) per row. The variance grows like 3^p for parallel vectors: for more than two factors,
     use :class:`PolySketch`.
 
     References
@@ -119,7 +120,7 @@ class TensorSRHTOperator(Operator):
         self.factors, self.n_components = tuple(len(s) for s in signs), len(rows[0])
 
     def emit(self, program: Program, *values: int) -> int:
-        """Append the map."""
+        """Append the transforms and the products of their sampled coordinates."""
         scale = self.n_components**-0.5
         transforms = [program.hadamard(v, s.astype(np.float64)) for v, s in zip(values, self.signs, strict=True)]
         if self.degree == 1:
@@ -131,7 +132,7 @@ class TensorSRHTOperator(Operator):
         return value
 
     def emit_with(self, program: Program, value: int, vector: Floats) -> int:
-        """Append the map of value ⊗ vector, for degree 2 and a vector that is the same for all rows."""
+        """Append the sketch of value ⊗ vector, where `vector` is the same for all rows; only for degree 2."""
         weights = self.n_components**-0.5 * array_api.hadamard(vector * self.signs[1])[self.rows[1]]
         return program.gather(program.hadamard(value, self.signs[0].astype(np.float64)), self.rows[0], weights)
 
@@ -140,8 +141,8 @@ class TensorSRHTOperator(Operator):
 class TensorSketch(TensorLaw):
     """Sketch of x₁ ⊗ … ⊗ x_p by a convolution of CountSketches.
 
-    S(x₁ ⊗ … ⊗ x_p) = F⁻¹(∏ F C_i x_i): the CountSketch of the tensor product whose hash is the sum of the p hashes
-    modulo m and whose sign is the product of the p signs. Everything is real (``rfft``).
+    S(x₁ ⊗ … ⊗ x_p) = F⁻¹(∏ F C_i x_i). This is a CountSketch of the tensor product: its hash is the sum of the p hashes
+    modulo m, its sign the product of the p signs. All values are real (``rfft``).
 
         E⟨Sx, Sy⟩   = ∏ ⟨x_i, y_i⟩
         Var⟨Sx, Sy⟩ = [∏ (c_i² + T_i) + ∏ (c_i² + U_i) − 2 ∏ c_i²] / m
@@ -153,7 +154,7 @@ class TensorSketch(TensorLaw):
     Parameters
     ----------
     n_features : int or tuple of p ints
-        d_i, for all factors or one each.
+        d_i, one size for all factors or one for each.
     n_components : int
         m.
     degree : int
@@ -161,8 +162,8 @@ class TensorSketch(TensorLaw):
 
     Notes
     -----
-    O(Σ nnz(x_i) + p m log m) per row. scikit-learn's ``PolynomialCountSketch`` is this map; the variance grows like
-    2^{p+1}/m + 3^p/m² for parallel vectors: for more than two factors use :class:`PolySketch`.
+    Time O(Σ nnz(x_i) + p m log m) per row. scikit-learn's ``PolynomialCountSketch`` computes the same map. The
+    variance grows like 2^{p+1}/m + 3^p/m² for parallel vectors: for more than two factors, use :class:`PolySketch`.
 
     References
     ----------
@@ -195,7 +196,7 @@ class TensorSketch(TensorLaw):
 
 
 class TensorSketchOperator(Operator):
-    """(x_1, …, x_p) ↦ the circular convolution of counts[i].apply(x_i)."""
+    """(x_1, …, x_p) ↦ circular convolution of counts[i].apply(x_i), i = 1, …, p."""
 
     def __init__(self, counts: tuple[OSNAPOperator, ...]):
         self.counts = counts

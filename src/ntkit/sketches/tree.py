@@ -1,8 +1,8 @@
-"""Binary trees of TensorSRHTs, which PolySketch, PowerSketch and the sketches of series are made of.
+"""Binary trees of TensorSRHTs: the building blocks of PolySketch, PowerSketch and the sketches of power series.
 
-A node is named by the leaves start, …, stop − 1 below it. With s leaves it has 2^k < s of them on its left, as many as
-possible, and the rest on its right: the depth is ⌈log₂ s⌉, and all degrees have the nodes of whole powers of two in
-common.
+The node (start, stop) has the leaves start, …, stop − 1 below it. Of its s leaves, the largest 2^k < s are in its left
+child and the rest in its right child. The depth is ⌈log₂ s⌉, and trees of different degrees share the nodes whose
+number of leaves is a power of two.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Span: TypeAlias = tuple[int, int]
 
 
 def children(start: int, stop: int) -> tuple[Span, Span]:
-    """The two parts of a node.
+    """Return the left and the right child of a node.
 
     Examples
     --------
@@ -36,16 +36,17 @@ def children(start: int, stop: int) -> tuple[Span, Span]:
 
 
 def is_long(n_features: int, size: int) -> bool:
-    """Whether a feature map maps the rows to `size` components by an OSNAP, in time proportional to their nonzeros.
+    """Return whether a feature map should use an OSNAP to map rows to `size` components.
 
-    It depends on sizes alone, so that a map fitted on dense rows and one fitted on sparse rows are the same. Beyond
-    four times the components the OSNAP changed errors by a few percent, and was faster for dense rows too.
+    An OSNAP takes time proportional to the nonzeros of the rows. The choice depends on the sizes alone, so that maps
+    fitted on dense rows and on sparse rows are the same. Above four times the components the OSNAP changed the
+    measured errors by a few percent and was faster for dense rows, too.
     """
     return n_features > 4 * power_of_two(size)
 
 
 def leaf_law(n_features: int, size: int, *, sparse: bool, n_nonzeros: int = 2, replace: bool = False) -> OSNAP | SRHT:
-    """Law of a map of the rows to `size` components: an OSNAP if `sparse`, else an SRHT."""
+    """Return the distribution of a map from rows to `size` components: an OSNAP if `sparse`, else an SRHT."""
     if sparse:
         return OSNAP(n_features, size, n_nonzeros=min(n_nonzeros, size))
     return SRHT(n_features, size, replace=replace)
@@ -53,17 +54,18 @@ def leaf_law(n_features: int, size: int, *, sparse: bool, n_nonzeros: int = 2, r
 
 @dataclass(frozen=True, eq=False)
 class Tree:
-    """Trees over the leaves 0, 1, …, one for each degree; they have their inner nodes in common.
+    """Trees over the leaves 0, 1, …, one for each degree, which share their inner nodes.
 
     Attributes
     ----------
     leaves : tuple of operators
-        One for each leaf; or one for all where draws are `shared`; none if leaves are the rows themselves.
+        One operator for each leaf, or a single one for all leaves if `shared`. Empty if the leaves are the rows.
     nodes : tuple of (node, operator)
-        Inner nodes; where draws are `shared`, (0, s) is every node with s leaves.
+        Inner nodes. If `shared`, (0, s) stands for every node with s leaves.
     roots : tuple of (degree, operator)
         The root of each degree ≥ 2.
     shared : bool
+        Whether all nodes with s leaves have the same operator.
     """
 
     leaves: tuple[Leaf, ...]
@@ -79,7 +81,7 @@ class Tree:
         finish: Callable[[int], int] = lambda value: value,
         known: dict[Span, int] | None = None,
     ) -> int:
-        """Append the tree of a degree; return the index of its value. See :func:`emit_tree`."""
+        """Append the tree of one degree; return the index of its value. See :func:`emit_tree`."""
         nodes, roots = dict(self.nodes), dict(self.roots)
         known = {} if known is None else known
         return emit_tree(
@@ -105,15 +107,15 @@ def emit_tree(
     program : Program
     degree : int
     leaf, node : functions
-        The value of a leaf, the operator of a node.
+        Return the value of a leaf and the operator of a node.
     root : operator, optional
-        The operator of the root, by default that of its node.
+        The operator of the root; by default the operator of its node.
     finish : function
-        Appends what comes after every inner node.
+        Appends further steps to the value of an inner node and returns the new value.
     known : dict
-        Values of inner nodes that are there already; new ones are added.
+        Values of inner nodes computed so far; new values are added.
     shared : bool
-        Whether all nodes with s leaves are (0, s): they have one operator and one value.
+        Whether all nodes with s leaves have one operator and one value, stored under (0, s).
     """
 
     def value(start: int, stop: int) -> int:
@@ -140,10 +142,10 @@ def draw_tree(
     replace: bool,
     shared: bool = False,
 ) -> Tree:
-    """Draw the trees of some degrees ≥ 2, given with the components of their roots.
+    """Draw the trees of the given degrees ≥ 2; `degrees` maps each degree to the number of components of its root.
 
-    Inner nodes have `width` components. Where draws are `shared`, all nodes with inputs of equal sizes are one S; a
-    root has the signs of S, and rows of its own if it has other components.
+    Inner nodes have `width` components. If `shared`, all nodes with inputs of equal sizes use the same S. A root then
+    uses the signs of S, and its own rows if it does not have `width` components.
     """
     nodes: dict[Span, TensorSRHTOperator] = {}
     roots: dict[int, TensorSRHTOperator] = {}

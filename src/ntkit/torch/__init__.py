@@ -1,6 +1,6 @@
-"""Fitted maps and models as torch modules: buffers, gradients, ``torch.compile`` and ``torch.export``.
+"""Fitted maps and models as torch modules, with buffers, gradients, ``torch.compile`` and ``torch.export``.
 
-Import it on request: ``import ntkit.torch``.
+``import ntkit`` does not load it; use ``import ntkit.torch``.
 """
 
 from ntkit.torch.modules import Features, Model

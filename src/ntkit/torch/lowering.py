@@ -1,4 +1,4 @@
-"""Graphs of array operations as ``torch.fx`` modules."""
+"""Turn graphs of array operations into ``torch.fx`` modules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _DTYPES = {np.dtype(np.int64): torch.int64, np.dtype(bool): torch.bool}
 
 
 def module(graph: Graph, dtype: torch.dtype) -> Any:
-    """A ``torch.fx.GraphModule`` that computes a graph, its constants as buffers.
+    """Make a ``torch.fx.GraphModule`` that computes a graph, with its constants as buffers.
 
-    Its buffer `precision`, of no entries, has the dtype of rows and results; `wide_names` are the buffers in float64.
+    The empty buffer `precision` has the dtype of the rows and results. `wide_names` lists the buffers in float64.
     """
     root = nn.Module()
     root.register_buffer("precision", torch.empty(0, dtype=dtype))
@@ -47,7 +47,7 @@ def module(graph: Graph, dtype: torch.dtype) -> Any:
 
 
 class _Buffers:
-    """Constants of a graph as buffers; equal ones are kept once."""
+    """Buffers for the constants of a graph. Equal constants share a buffer."""
 
     def __init__(self, root: nn.Module, code: fx.Graph, dtype: torch.dtype):
         self.root, self.code, self.dtype = root, code, dtype
@@ -55,7 +55,7 @@ class _Buffers:
         self.wide: list[str] = []
 
     def node(self, values: np.ndarray, dtype: np.dtype) -> fx.Node:
-        """What reads the buffer of some values."""
+        """Return the ``fx`` node that reads the buffer of some values."""
         key = dtype.str, values.shape, values.tobytes()
         if key not in self.known:
             name = f"constant_{len(self.known)}"

@@ -1,4 +1,4 @@
-"""Modules made of fitted estimators."""
+"""torch modules of fitted estimators."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from ntkit.torch import lowering
 
 
 class GraphModule(nn.Module):
-    """A graph of array operations as a module; the base of :class:`Features` and :class:`Model`.
+    """A graph of array operations as a module; base class of :class:`Features` and :class:`Model`.
 
-    Arrays of the graph are buffers. Those in the wide precision, which kernels and weights are computed in, stay in
-    float64 whatever precision the module is moved to (in float32 on devices without it).
+    The constants of the graph are buffers. Kernels and weights are computed in float64: their buffers stay in float64
+    whatever precision the module is moved to (float32 on devices without float64).
     """
 
     def __init__(self, graph: Graph, dtype: torch.dtype | None, device: Any):
@@ -33,7 +33,7 @@ class GraphModule(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """Precision of rows and results."""
+        """Dtype of rows and results."""
         return self.body.precision.dtype
 
     def _results(self, x: Tensor) -> Any:
@@ -54,10 +54,10 @@ class GraphModule(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
         wide = {name: getattr(self.body, name) for name in self.body.wide_names}
         super()._apply(fn, recurse)
-        for name, before in wide.items():
+        for name, original in wide.items():
             moved = getattr(self.body, name)
             if moved.dtype != torch.float64 and moved.device.type != "mps":
-                self.body._buffers[name] = before.to(moved.device)
+                self.body._buffers[name] = original.to(moved.device)
         return self
 
 
@@ -70,9 +70,9 @@ class Features(GraphModule):
         A feature map or a scaler of ntkit, a :class:`~ntkit.LearnedMetric`, some scalers of scikit-learn, or a
         ``Pipeline`` of such steps.
     dtype : torch.dtype, default=None
-        Precision of the module; None: torch's default. ``.to(dtype)`` changes it.
+        Dtype of rows and results; None: torch's default. ``.to(dtype)`` changes it.
     device : torch.device or str, default=None
-        Where the buffers are; None: the CPU.
+        Device of the buffers; None: the CPU.
 
     Attributes
     ----------
@@ -81,13 +81,13 @@ class Features(GraphModule):
 
     Notes
     -----
-    The module computes what ``transform`` computes, to rounding, by operations that torch can differentiate, compile
-    (``torch.compile(module, fullgraph=True)``) and export (``torch.export.export``). Its arrays are buffers: they are
-    in ``state_dict()`` and move with ``.to()``, but no optimizer changes them. The rows are not checked for NaN and
-    infinity.
+    The module gives the same result as ``transform``, up to rounding, by operations that torch can differentiate,
+    compile (``torch.compile(module, fullgraph=True)``) and export (``torch.export.export``). Its arrays are buffers:
+    they are in ``state_dict()`` and move with ``.to()``, but optimizers do not change them. The rows are not checked
+    for NaN and infinity.
 
-    Where a kernel has a cusp, as the NTK and the Laplace kernel have at x = y, the part of the gradient that jumps is
-    left out. Near such points (cosines or distances that round to 1 or 0) values have half of the digits.
+    At a cusp of the kernel, such as x = y for the NTK and the Laplace kernel, the discontinuous part of the gradient is
+    left out. Near such points (cosines that round to 1, distances that round to 0), values have half of the digits.
 
     Examples
     --------
@@ -112,7 +112,7 @@ class Features(GraphModule):
         self.n_components = int(graph.outputs["features"].shape[-1])
 
     def forward(self, x: Tensor) -> Tensor:
-        """Features of the rows of x.
+        """Compute the features of the rows of x.
 
         Parameters
         ----------
@@ -126,17 +126,17 @@ class Features(GraphModule):
 
 
 class Model(GraphModule):
-    """A fitted model as an ``nn.Module``: predictions that torch can differentiate.
+    """A fitted model as an ``nn.Module``, with predictions that torch can differentiate.
 
     Parameters
     ----------
     model : fitted model
-        A ridge model on features or an exact kernel, regression or classification, their searches, or a ``Pipeline``
-        that ends with one.
+        A ridge model (regressor or classifier) on features or an exact kernel, a search over such models, or a
+        ``Pipeline`` that ends in one of them.
     dtype : torch.dtype, default=None
-        Precision of rows and results; None: torch's default.
+        Dtype of rows and results; None: torch's default.
     device : torch.device or str, default=None
-        Where the buffers are; None: the CPU.
+        Device of the buffers; None: the CPU.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Model(GraphModule):
 
     Notes
     -----
-    Results are those of ``predict`` and ``predict_proba``, to rounding; see :class:`Features` for everything else.
+    The results equal ``predict`` or ``predict_proba``, up to rounding. The notes on :class:`Features` apply.
 
     Examples
     --------
@@ -168,14 +168,14 @@ class Model(GraphModule):
         if "features" in graph.outputs:
             raise TypeError(message("Model", "model", "a model, not a transformer", model, "Use ntkit.torch.Features."))
         if "index" in graph.outputs and "probabilities" not in graph.outputs:
-            remedy = "Fit it with rows left out (solver='direct' or 'iterative')."
+            remedy = "Fit it with held-out rows (solver='direct' or 'iterative')."
             raise TypeError(message("Model", "model", "a classifier with probabilities", model, remedy))
         self._name = "probabilities" if "index" in graph.outputs else "prediction"
         super().__init__(graph, dtype, device)
         self.classes = getattr(_expression.final(model), "classes_", None)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Predictions of regression, probabilities of the classes of classification.
+        """Compute predictions of a regressor, or class probabilities of a classifier.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""The operations of graphs in torch."""
+"""Operations of graphs in torch."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from torch import Tensor
 
 
 def like(x: Tensor, precision: Tensor) -> Tensor:
-    """`x` in the precision of the module."""
+    """Cast `x` to the precision of the module."""
     return x.to(precision.dtype)
 
 
 def widened(x: Tensor) -> Tensor:
-    """`x` in float64, or float32 on devices without it."""
+    """Cast `x` to float64, or to float32 on devices without float64."""
     return x.to(torch.float32 if x.device.type == "mps" else torch.float64)
 
 
 def reshaped(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """`x` in a shape in which -1 stands for what depends on the number of rows."""
+    """Reshape `x`; -1 stands for the size that depends on the number of rows."""
     return x.reshape(shape)
 
 
 def expanded(x: Tensor, rows: Tensor, shape: tuple[int, ...], factors: tuple[int, ...]) -> Tensor:
-    """`x` repeated to a shape; axes with a factor are that many times the number of rows."""
+    """Broadcast `x` to a shape. The size of an axis with a nonzero factor is the factor times the number of rows."""
     return x.expand([rows.shape[0] * factor if factor else size for size, factor in zip(shape, factors, strict=True)])
 
 
 def _root(x: Tensor) -> Tensor:
-    """√ with a derivative of 0 at 0."""
+    """Compute √x, with derivative 0 at 0."""
     positive = x > 0
     return torch.where(positive, torch.sqrt(torch.where(positive, x, 1.0)), 0.0)
 

@@ -1,4 +1,4 @@
-"""Passes over batches of rows: features, exact kernels, and what `fit` has to find out about a module; in torch."""
+"""Passes over batches of rows in torch: features, exact kernels, and the analysis of a module in `fit`."""
 
 from __future__ import annotations
 
@@ -17,27 +17,28 @@ from torch import Tensor, nn
 from ntkit._random import generator
 from ntkit._validation import message
 from ntkit.features.empirical import outputs
-from ntkit.features.empirical.draws import Draws
+from ntkit.features.empirical.draws import ModuleSketch
 from ntkit.features.empirical.factors import Use, accurate, formed
 from ntkit.features.empirical.fallback import per_sample_gradients, row_gradients, take
-from ntkit.features.empirical.plan import Parameter, Sketched
-from ntkit.features.empirical.rows import Batch, Rows
+from ntkit.features.empirical.plan import Parameter, PlannedSketch
+from ntkit.features.empirical.rows import Batch, TensorRows
 from ntkit.features.empirical.taps import Call, Taps
 
 TRIALS = (5, 7)
-"""Batch sizes tried to find the axis of rows in what enters a layer; primes, which other axes seldom have both."""
+"""Batch sizes tried to find the axis of rows in the input of a layer. They are primes: other axes rarely match both."""
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 2e-3}
-"""Relative error up to which two ways to compute a gradient agree; 0.1 in 16 bits."""
+"""Relative difference up to which two ways to compute a gradient count as equal; 0.1 for 16-bit dtypes."""
 NEGLIGIBLE = 1e-3
-"""Norm of a gradient, relative to the largest of all parameters, below which it is rounding errors: that of the bias
-of keys in attention is 0."""
-IN_TRAINING = (
+"""A gradient is only rounding error if its norm, relative to the largest over all parameters, is below this. For
+example, the exact gradient of the key bias in attention is 0."""
+MODE_DEPENDENT = (
     nn.modules.batchnorm._BatchNorm, nn.modules.dropout._DropoutNd, nn.RReLU, nn.MultiheadAttention,
 )  # fmt: skip
+"""Layers that are random, or mix rows, in training mode."""
 
 
 class Discovery(NamedTuple):
-    """Parameters that features are made of, notes on others, by name, and numbers per row that a pass holds."""
+    """Parameters used for the features, notes on other parameters by name, and numbers per row that a pass holds."""
 
     parameters: list[Parameter]
     notes: dict[str, str]
@@ -46,7 +47,7 @@ class Discovery(NamedTuple):
 
 @dataclass(frozen=True)
 class Engine:
-    """A module and the output that is differentiated."""
+    """A module and the output to differentiate."""
 
     module: nn.Module
     output: Any
@@ -54,14 +55,14 @@ class Engine:
     device: torch.device
     dtype: torch.dtype
     signs: np.ndarray | None = None
-    """Signs with which logits are added up, for one output in place of many."""
+    """If given, the logits are summed with these signs to a single output."""
 
     @property
     def _tolerance(self) -> float:
         return TOLERANCE.get(self.dtype, 0.1)
 
     def values(self, module: Any, inputs: Any, targets: Any, n_rows: int) -> Tensor:
-        """Outputs of shape (rows, outputs); one output where there are `signs`."""
+        """Evaluate the outputs, of shape (rows, outputs). With `signs` there is one output."""
         found = outputs.evaluate(self.output, module, inputs, targets, n_rows, self.owner)
         if found.ndim == 1:
             return found[:, None]
@@ -72,9 +73,9 @@ class Engine:
     def run(
         self, parameters: Sequence[Parameter], batch: Batch, sink: Callable[[Use, int], None] | None = None
     ) -> tuple[Tensor, list[Call]]:
-        """One forward pass, and a backward pass for each output; the outputs, and which layers were called.
+        """Run one forward pass and one backward pass per output; return the outputs and the calls of layers.
 
-        The sink gets every use of a parameter with the index of the output.
+        `sink` receives every use of a parameter, with the index of the output.
         """
         names = self._names([p.name for p in parameters if p.source == "factors"])
         axes = {p.name: p.axis for p in parameters}
@@ -99,28 +100,28 @@ class Engine:
                     torch.autograd.grad(values[:, current].sum(), taps.anchor, retain_graph=more, allow_unused=True)
         return values.detach(), taps.calls
 
-    def features(self, plan: Sequence[Sketched], draws: Draws, batch: Batch, n_outputs: int) -> Tensor:
-        """Features of a batch, (rows, outputs · components)."""
-        size = (batch.n_rows, n_outputs, draws.n_components)
-        with plain_mode():  # no inference tensor, which nothing could be added to
+    def features(self, plan: Sequence[PlannedSketch], sketch: ModuleSketch, batch: Batch, n_outputs: int) -> Tensor:
+        """Compute the features of a batch, (rows, outputs · components)."""
+        size = (batch.n_rows, n_outputs, sketch.n_components)
+        with plain_mode():  # an inference tensor could not be updated
             out = torch.zeros(size, device=self.device, dtype=accurate(self.dtype))
         direct = [each.parameter for each in plan if each.parameter.source != "fallback"]
         if direct:
-            values, _ = self.run(direct, batch, lambda use, k: draws.add(use, out[:, k]))
+            values, _ = self.run(direct, batch, lambda use, k: sketch.add(use, out[:, k]))
             found = values.shape[1]
             if found != n_outputs:
-                raise ValueError(f"The module of {self.owner} has {found} outputs; it had {n_outputs} in fit.")
+                raise ValueError(f"The module of {self.owner} must have {n_outputs} outputs, as in fit. Got {found}.")
         rest = [each.parameter.name for each in plan if each.parameter.source == "fallback"]
         if rest:
             with plain_mode():
                 for rows, k, grads in per_sample_gradients(self.module, rest, batch, self.values, n_outputs):
                     for name, grad in grads.items():
-                        draws.add_gradients(name, grad.flatten(1), out[rows, k])
+                        sketch.add_gradients(name, grad.flatten(1), out[rows, k])
         self._check_finite(out, plan)
         return out.flatten(1)
 
     def gradients(self, parameters: Sequence[Parameter], batch: Batch) -> Iterator[tuple[str, int, Tensor]]:
-        """Yield names, indices of outputs and formed gradients (rows, weights); for tests and exact kernels."""
+        """Yield name, output index and explicit gradients (rows, weights), for tests and exact kernels."""
         found: dict[tuple[str, int], list[Use]] = defaultdict(list)
         direct = [p for p in parameters if p.source != "fallback"]
         if direct:
@@ -143,20 +144,20 @@ class Engine:
         known = dict(self.module.named_parameters())
         return {id(known[name]): name for name in names}
 
-    def _check_finite(self, Z: Tensor, plan: Sequence[Sketched]) -> None:
+    def _check_finite(self, Z: Tensor, plan: Sequence[PlannedSketch]) -> None:
         if bool(torch.isfinite(Z.sum())) or bool(torch.isfinite(Z).all()):
             return
         bad = ~torch.isfinite(Z)
         row = int(bad.flatten(1).any(1).nonzero()[0])
         names = [each.parameter.name for each in plan if bool(bad[row, :, each.columns].any())]
         raise ValueError(
-            f"{self.owner} needs finite gradients. Those of row {row} of a batch are not, for '{names[0]}'"
-            f"{f' and {len(names) - 1} more' if len(names) > 1 else ''}. Check the row for NaN and infinity, "
-            "the module's parameters, and use float32 in place of float16."
+            f"{self.owner} needs finite gradients. The gradients of row {row} of a batch are not finite for "
+            f"'{names[0]}'{f' and {len(names) - 1} more parameters' if len(names) > 1 else ''}. Check the row and the "
+            "parameters for NaN and infinity, and use float32 instead of float16."
         )
 
-    def discover(self, rows: Rows, layers: Any) -> Discovery:
-        """Find the parameters that features are made of, and how their gradients are found."""
+    def discover(self, rows: TensorRows, layers: Any) -> Discovery:
+        """Find the parameters to use, and how to compute the gradient of each."""
         self.check_mode()
         names, notes = self.choose(layers)
         known = dict(self.module.named_parameters())
@@ -175,7 +176,7 @@ class Engine:
         return Discovery(parameters, notes, 4 * numbers)
 
     def choose(self, layers: Any) -> tuple[list[str], dict[str, str]]:
-        """Names of the trained parameters that `layers` asks for, and notes on those that are frozen."""
+        """Return the names of the trained parameters selected by `layers`, and notes on frozen parameters."""
         known = dict(self.module.named_parameters())
         wanted = list(known)
         if layers is not None:
@@ -192,37 +193,37 @@ class Engine:
         notes = {name: "frozen" for name in wanted if not known[name].requires_grad}
         names = [name for name in wanted if known[name].requires_grad and known[name].numel()]
         if not names:
-            remedy = "Set requires_grad of those that features are to be made of: module.requires_grad_(True)."
+            remedy = "Enable gradients for the parameters to use: module.requires_grad_(True)."
             rule = "a module with parameters that require gradients"
-            raise ValueError(message(self.owner, "module", rule, f"{len(notes)} frozen ones", remedy))
+            raise ValueError(message(self.owner, "module", rule, f"{len(notes)} frozen parameters", remedy))
         return names, notes
 
     def check_mode(self) -> None:
-        """Raise for layers whose outputs are random, or depend on other rows, as long as they are in training mode."""
+        """Raise for layers whose outputs are random or depend on other rows, as in training mode."""
         for name, layer in self.module.named_modules():
             dropout = getattr(layer, "dropout", 0.0) if isinstance(layer, nn.MultiheadAttention) else 1.0
             dropout = getattr(layer, "p", dropout)
-            alike = isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None
-            if isinstance(layer, IN_TRAINING) and (alike or (layer.training and dropout)):
+            always_mixes = isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.running_mean is None
+            if isinstance(layer, MODE_DEPENDENT) and (always_mixes or (layer.training and dropout)):
                 where = f"the layer '{name}' ({type(layer).__name__})" if name else type(layer).__name__
                 remedy = "Call module.eval() first."
-                if alike:
-                    remedy = "Make it with track_running_stats=True: without, it mixes rows in evaluation mode too."
+                if always_mixes:
+                    remedy = "Use track_running_stats=True; otherwise the layer mixes rows in evaluation mode, too."
                 raise ValueError(
-                    f"The 'module' parameter of {self.owner} must treat every row by itself, without chance. Got "
-                    f"{where} in {'training' if layer.training else 'evaluation'} mode. {remedy}"
+                    f"The 'module' parameter of {self.owner} must treat rows independently and without randomness. Got "
+                    f"{where} in {'training' if layer.training else 'evaluation'} mode instead. {remedy}"
                 )
 
     def verified(
-        self, candidates: list[Parameter], rows: Rows, notes: dict[str, str]
+        self, candidates: list[Parameter], rows: TensorRows, notes: dict[str, str]
     ) -> tuple[list[Parameter], dict[str, str]]:
-        """Compare with plain autograd on two rows; what differs is left to per-sample gradients."""
+        """Compare gradients with plain autograd on two rows. Use per-sample gradients where they differ."""
         batch = self._repeated(rows, 3)
         exact = [self._exact(candidates, take(batch, slice(i, i + 1))) for i in range(2)]
         names = {p.name for p in candidates if any(found[p.name] is not None for found in exact)}
         notes = notes | {p.name: "unused" for p in candidates if p.name not in names}
         if not names:
-            rule = "a module whose output depends on its parameters, without torch.no_grad() or detach() on the way"
+            rule = "a module whose output depends on its parameters, without torch.no_grad() or detach() in between"
             raise ValueError(message(self.owner, "module", rule, type(self.module).__name__))
         candidates = [p for p in candidates if p.name in names]
         found, counts = self._tried(candidates, batch)
@@ -257,15 +258,18 @@ class Engine:
         except RuntimeError as error:
             if "inplace operation" not in str(error):
                 raise
-            rule = "a module that overwrites nothing that its gradients need"
-            remedy = f"Replace operations such as x += y by x = x + y. torch says: {error}"
+            rule = "a module that does not overwrite tensors needed for gradients"
+            remedy = f"Replace in-place operations such as x += y by x = x + y. torch says: {error}"
             raise ValueError(message(self.owner, "module", rule, type(self.module).__name__, remedy)) from error
 
     def _first_output(self, module: Any, inputs: Any, targets: Any, n_rows: int) -> Tensor:
         return self.values(module, inputs, targets, n_rows)[:, :1]
 
     def _tried(self, candidates: list[Parameter], batch: Batch) -> tuple[dict[str, Tensor], dict[str, tuple[int, int]]]:
-        """Gradients of two rows by taps, positions and groups; without parameters whose copies a module cannot take."""
+        """Return the gradients of two rows found by hooks, and the positions and groups of each parameter.
+
+        Parameters that the module does not accept as one copy per row are left out.
+        """
         tried = self._try(candidates, batch)
         if tried is not None:
             return tried
@@ -286,7 +290,7 @@ class Engine:
             shapes = {p.name: p.shape for p in candidates}
             found = {name: formed(each, shapes[name], slice(0, 2)) for name, each in uses.items()}
         except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-            if "changed in place" in str(error):  # about the module, not about taps
+            if "changed in place" in str(error):  # a fault of the module, not of the hooks
                 raise
             return None
         if any(p.source == "expanded" or p.axis < 0 for p in candidates):
@@ -295,34 +299,34 @@ class Engine:
                 return None
         return found, {name: (sum(u.n_positions for u in each), each[0].n_groups) for name, each in uses.items()}
 
-    def _repeated(self, rows: Rows, size: int) -> Batch:
-        """A batch of a size, of as many rows as there are, again and again."""
+    def _repeated(self, rows: TensorRows, size: int) -> Batch:
+        """Return a batch of `size` rows, repeating the rows as needed."""
         return rows.at(np.arange(size) % rows.n_rows).take(slice(None))
 
 
 def draw_output_signs(seed: np.random.SeedSequence, n_outputs: int) -> np.ndarray:
-    """Signs with which logits are added up."""
+    """Draw random signs for a sum of logits."""
     return 1.0 - 2.0 * generator(seed, "outputs", "signs").integers(2, size=n_outputs)
 
 
 @contextmanager
 def plain_mode() -> Iterator[None]:
-    """Gradients on, whatever the caller has set."""
+    """Enable gradients, whatever the caller has set."""
     with torch.inference_mode(False), torch.enable_grad():
         yield
 
 
 def matrix_shape(parameter: Tensor) -> tuple[int, int]:
-    """(rows, the rest)."""
+    """Return the shape of a parameter as a matrix: (first axis, all other axes)."""
     if parameter.ndim < 2:
         return parameter.numel(), 1
     return parameter.shape[0], prod(parameter.shape[1:])
 
 
 def find_axes(first: Sequence[Call], second: Sequence[Call]) -> dict[str, int]:
-    """The axis of rows for each parameter that layers were called with, from calls with two numbers of rows.
+    """Find the axis of rows for each parameter by comparing calls with two batch sizes.
 
-    -1: no axis has the number of rows. Parameters whose calls differ are left out.
+    The axis is -1 if no axis has the number of rows. Parameters with inconsistent calls are left out.
     """
     found: dict[str, set[int]] = defaultdict(set)
     if len(first) != len(second):
@@ -351,5 +355,5 @@ def _agree(found: Tensor, exact: Tensor | None, tolerance: float, floor: float) 
     found = found.flatten().double()
     expected = torch.zeros_like(found) if exact is None else exact.detach().flatten().double()
     if not bool(torch.isfinite(expected).all()):
-        return True  # reported where features are computed
+        return True  # reported when features are computed
     return float((found - expected).norm()) <= tolerance * (float(expected.norm()) + floor)

@@ -1,4 +1,4 @@
-"""Uses of a parameter in a forward pass, and the factors of its gradient; in torch."""
+"""Uses of a parameter in a forward pass, and the factors of its gradient, in torch."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from torch.nn import functional
 
 
 class Factors(NamedTuple):
-    """Factors of the gradients of some rows: row i's is the sum over groups g and positions t of left ⊗ right.
+    """Factors of the gradients of some rows: each gradient is the sum of left ⊗ right over groups and positions.
 
-    `left` has the shape (rows, groups, positions, size) and stands for the entries from `offset` on, group after group,
-    of the first axis of the weights; or it holds indices (rows, positions) of unit vectors. `right` has the shape
-    (rows, groups, positions, rest).
+    `left` has the shape (rows, groups, positions, size). Its groups, one after another, are the entries from `offset`
+    on along the first axis of the weights. Alternatively, `left` holds indices (rows, positions) of unit vectors.
+    `right` has the shape (rows, groups, positions, rest).
     """
 
     left: Tensor
@@ -26,7 +26,7 @@ class Factors(NamedTuple):
 
 
 class Use(ABC):
-    """One use of a parameter, with the gradient of the output at the place where it was used."""
+    """One use of a parameter, with the gradient of the output at that point of the network."""
 
     def __init__(self, name: str, n_rows: int, offset: int = 0):
         self.name, self.n_rows, self.offset = name, n_rows, offset
@@ -34,20 +34,20 @@ class Use(ABC):
     @property
     @abstractmethod
     def n_positions(self) -> int:
-        """Positions per row."""
+        """Number of positions per row."""
 
     n_groups = 1
 
     @abstractmethod
     def factors(self, rows: slice) -> Factors:
-        """The factors of some rows."""
+        """Return the factors of some rows."""
 
 
 def by_rows(x: Tensor, axis: int, n_rows: int, n_last: int) -> Tensor:
-    """X as (rows of X, everything else, the last `n_last` axes).
+    """Reshape `x` to (rows of X, all other axes, the last `n_last` axes).
 
-    The axis of rows may be several times as long as X has rows, those of one row of X one after another. `axis` -1: x
-    is the same for all rows.
+    The axis of rows may be a multiple of the number of rows of X; the entries of one row are then consecutive. With
+    `axis` -1, `x` is the same for all rows.
     """
     last = x.shape[x.ndim - n_last :]
     if axis < 0:
@@ -55,14 +55,14 @@ def by_rows(x: Tensor, axis: int, n_rows: int, n_last: int) -> Tensor:
     x = x.movedim(axis, 0)
     if x.shape[0] % n_rows:
         raise ValueError(
-            f"A layer got an input of {x.shape[0]} entries along the axis of rows for {n_rows} rows. Features need a "
-            "module that treats every row by itself and keeps their order."
+            f"A layer got an input with {x.shape[0]} entries along the axis of rows, for {n_rows} rows. Features need "
+            "a module that treats rows independently and keeps their order."
         )
     return x.reshape(n_rows, -1, *last)
 
 
 class LinearUse(Use):
-    """x ↦ W x."""
+    """A linear layer, x ↦ W x."""
 
     def __init__(self, name: str, x: Tensor, grad: Tensor, axis: int, n_rows: int, offset: int = 0):
         super().__init__(name, n_rows, offset)
@@ -79,7 +79,7 @@ class LinearUse(Use):
 
 
 class EmbeddingUse(Use):
-    """i ↦ W[i]; rows of padding have no gradient."""
+    """An embedding, i ↦ W[i]. The padding index has no gradient."""
 
     def __init__(self, name: str, x: Tensor, grad: Tensor, axis: int, n_rows: int, padding: int | None):
         super().__init__(name, n_rows)
@@ -98,7 +98,7 @@ class EmbeddingUse(Use):
 
 
 class ConvUse(Use):
-    """A convolution of one, two or three axes; the right factors are its patches."""
+    """A convolution over one, two or three axes. The right factors are patches of the input."""
 
     def __init__(self, name: str, x: Tensor, grad: Tensor, layer: Any, n_rows: int):
         super().__init__(name, n_rows)
@@ -122,7 +122,7 @@ class ConvUse(Use):
         return Factors(self._join(left), self._join(right))
 
     def _join(self, x: Tensor) -> Tensor:
-        """Several images of one row of X are further positions."""
+        """Turn several images of one row of X into additional positions."""
         if self.fold == 1:
             return x
         n, groups, positions, size = x.shape
@@ -131,7 +131,7 @@ class ConvUse(Use):
 
 
 def patches(x: Tensor, layer: Any) -> Tensor:
-    """Patches of (images, channels, …), as (images, groups, positions, channels of a group × kernel)."""
+    """Extract patches of (images, channels, …), as (images, groups, positions, channels of a group × kernel)."""
     n_axes = len(layer.kernel_size)
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     pads = padding(layer)
@@ -145,7 +145,7 @@ def patches(x: Tensor, layer: Any) -> Tensor:
 
 
 def padding(layer: Any) -> list[int]:
-    """Entries that a convolution adds before and after each axis, the last axis first, as `pad` takes them."""
+    """Return the padding of a convolution before and after each axis, last axis first, as ``functional.pad`` takes."""
     pads: list[int] = []
     for axis in reversed(range(len(layer.kernel_size))):
         if layer.padding == "valid":
@@ -159,7 +159,7 @@ def padding(layer: Any) -> list[int]:
 
 
 class VectorUse(Use):
-    """A parameter whose gradients are there already, (rows, …): a bias, a scale, or one copy for each row."""
+    """A parameter with explicit gradients (rows, …): a bias, a scale, or one copy per row."""
 
     n_positions = 1
 
@@ -174,7 +174,7 @@ class VectorUse(Use):
 
 
 def normalized(layer: nn.Module, x: Tensor) -> Tensor:
-    """What a normalizing layer multiplies its weights with."""
+    """Compute the normalized input, which a normalization layer multiplies by its weights."""
     layer_: Any = layer
     if isinstance(layer, nn.LayerNorm):
         return functional.layer_norm(x, layer_.normalized_shape, eps=layer_.eps)
@@ -188,12 +188,12 @@ def normalized(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def formed(uses: Sequence[Use], shape: tuple[int, int], rows: slice) -> Tensor:
-    """The gradients of some rows with respect to a parameter, (rows, *shape)."""
+    """Compute the explicit gradients of some rows with respect to a parameter, (rows, *shape)."""
     return sum((product(use.factors(rows), shape) for use in uses[1:]), start=product(uses[0].factors(rows), shape))
 
 
 def product(factors: Factors, shape: tuple[int, int], dtype: torch.dtype | None = None) -> Tensor:
-    """Sums of outer products, (rows, *shape)."""
+    """Compute the sums of outer products, (rows, *shape)."""
     left, right, offset = factors
     dtype = dtype or accurate(right.dtype)
     right = right.to(dtype)
@@ -211,5 +211,5 @@ def product(factors: Factors, shape: tuple[int, int], dtype: torch.dtype | None 
 
 
 def accurate(dtype: torch.dtype) -> torch.dtype:
-    """The dtype of features and sums: float64 for float64, else float32."""
+    """Return the dtype of features and sums: float64 for float64, else float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32

@@ -1,4 +1,4 @@
-"""Per-sample gradients of parameters without factors; in torch."""
+"""Per-sample gradients of parameters without factors, in torch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ntkit.features.empirical.rows import Batch
 Values = Any
 """A function (module, inputs, targets, n_rows) → values of shape (n_rows, n_outputs)."""
 MOST_NUMBERS = 2**26
-"""Gradients that are formed at a time."""
+"""Numbers of explicit gradients held at a time."""
 
 
 def per_sample_gradients(
     module: nn.Module, names: Sequence[str], batch: Batch, values: Values, n_outputs: int
 ) -> Iterator[tuple[slice, int, dict[str, Tensor]]]:
-    """Yield rows, the index of an output, and gradients (rows, *shape) of these, by name.
+    """Yield a slice of rows, the index of an output, and the gradients (rows, *shape) by parameter name.
 
-    With ``torch.func.vmap`` where it can, else row by row.
+    Uses ``torch.func.vmap`` where possible, else works row by row.
     """
     parameters = dict(module.named_parameters(remove_duplicate=False))
     chosen = {name: parameters[name].detach() for name in names}
@@ -33,7 +33,7 @@ def per_sample_gradients(
         for output in range(n_outputs):
             try:
                 found = _mapped(module, chosen, part, values, output)
-            except RuntimeError:  # operations that vmap does not know
+            except RuntimeError:  # vmap does not support all operations
                 found = _one_by_one(module, chosen, part, values, output)
             yield rows, output, {name: g.detach() for name, g in found.items()}
 
@@ -41,14 +41,14 @@ def per_sample_gradients(
 def _mapped(
     module: nn.Module, chosen: dict[str, Tensor], batch: Batch, values: Values, output: int
 ) -> dict[str, Tensor]:
-    def of_row(parameters: dict[str, Tensor], inputs: Any, targets: Any) -> Tensor:
+    def value_of_row(parameters: dict[str, Tensor], inputs: Any, targets: Any) -> Tensor:
         lead = tree(inputs, lambda x: x[None])
         target = None if targets is None else targets[None]
         with replaced(module, parameters):
             return values(module, lead, target, 1)[0, output]
 
     axes = (None, tree(batch.inputs, lambda _: 0), None if batch.targets is None else 0)
-    return torch.func.vmap(torch.func.grad(of_row), in_dims=axes)(chosen, batch.inputs, batch.targets)
+    return torch.func.vmap(torch.func.grad(value_of_row), in_dims=axes)(chosen, batch.inputs, batch.targets)
 
 
 def _one_by_one(
@@ -65,7 +65,7 @@ def _one_by_one(
 def row_gradients(
     module: nn.Module, names: Sequence[str], batch: Batch, values: Values, output: int = 0
 ) -> dict[str, Tensor | None]:
-    """Gradients of one row by plain autograd; None of parameters that it does not depend on."""
+    """Compute the gradients of one row by plain autograd; None for parameters that do not affect the output."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     with torch.enable_grad():
         value = values(module, batch.inputs, batch.targets, batch.n_rows)[:, output].sum()
@@ -76,7 +76,7 @@ def row_gradients(
 
 
 class replaced:  # noqa: N801
-    """Tensors in the place of parameters, for a while; tied parameters all get the same."""
+    """Replace parameters by tensors within a context. Tied parameters all get the same tensor."""
 
     def __init__(self, module: nn.Module, tensors: dict[str, Tensor]):
         self.module, self.tensors = module, tensors
@@ -84,28 +84,28 @@ class replaced:  # noqa: N801
     def __enter__(self) -> None:
         parameters = dict(self.module.named_parameters(remove_duplicate=False))
         new = {id(parameters[name]): tensor for name, tensor in self.tensors.items()}
-        self.before: list[tuple[nn.Module, str, Any]] = []
+        self.originals: list[tuple[nn.Module, str, Any]] = []
         for layer in self.module.modules():
             for leaf, parameter in layer._parameters.items():
                 if parameter is not None and id(parameter) in new:
-                    self.before.append((layer, leaf, parameter))
-        for layer, leaf, parameter in self.before:
+                    self.originals.append((layer, leaf, parameter))
+        for layer, leaf, parameter in self.originals:
             layer._parameters[leaf] = new[id(parameter)]
 
     def __exit__(self, *error: Any) -> None:
-        for layer, leaf, parameter in self.before:
+        for layer, leaf, parameter in self.originals:
             layer._parameters[leaf] = parameter
 
 
 def take(batch: Batch, rows: slice) -> Batch:
-    """Some rows of a batch."""
+    """Return some rows of a batch."""
     inputs = tree(batch.inputs, lambda x: x[rows])
     n_rows = len(range(*rows.indices(batch.n_rows)))
     return Batch(inputs, None if batch.targets is None else batch.targets[rows], n_rows)
 
 
 def tree(inputs: Any, function: Any) -> Any:
-    """A function of all tensors of inputs, in the same structure."""
+    """Apply a function to all tensors of the inputs, and keep their structure."""
     if isinstance(inputs, Mapping):
         return {key: function(value) for key, value in inputs.items()}
     return tuple(map(function, inputs)) if isinstance(inputs, tuple) else function(inputs)

@@ -1,4 +1,4 @@
-"""Sketched gradients of a torch module as features: its empirical neural tangent kernel."""
+"""Sketched gradients of a torch module as features of its empirical neural tangent kernel."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from ntkit._random import RandomState, keyed, seed_sequence
 from ntkit._state import Declared, Field, Integer, Seed, seed_numbers
 from ntkit._validation import check_bool, check_choice, check_int, message
 from ntkit.features.empirical import stores
-from ntkit.features.empirical.plan import Measured, Sketched, make_plan, measure, probe_plan
+from ntkit.features.empirical.plan import Measured, PlannedSketch, make_plan, measure, probe_plan
 
 if TYPE_CHECKING:
     from ntkit.features.empirical.engine import Engine
 
 OUTPUTS = ("margin", "loss", "logits", "random_logits")
 PROBE = 256
-"""Components per parameter with which `fit` measures its share of the kernel."""
+"""Components per parameter that `fit` uses to measure the parameter's share of the kernel."""
 MOST_ROWS = 256
-"""Rows of a batch: more gain no speed."""
+"""Largest default batch size. Larger batches are not faster."""
 
 
 class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Features of the empirical NTK of a torch module: Z(x)·Z(x') ≈ Σ_w ∂f(x)/∂w · ∂f(x')/∂w.
 
-    The gradient of a linear or convolutional layer is Σₜ aₜ ⊗ bₜ, what enters the layer times what comes back to its
-    output, summed over positions t. Hooks catch both in one forward and one backward pass of a batch, and each layer is
-    sketched as it is met: a vector of all weights is never formed. By cost and by measured variance a layer gets a
-    TensorSRHT of its factors, a CountSketch of their sum (formed for some rows of one layer at a time), or, if it has
-    fewer weights than components, no sketch. See ``docs/design/empirical-ntk.md``.
+    The gradient of a linear or convolutional layer is Σₜ aₜ ⊗ bₜ over positions t: the input of the layer times the
+    gradient of its output. Hooks record both in one forward and one backward pass of a batch, and each layer is
+    sketched as the backward pass reaches it. A gradient of all weights is never formed. Depending on cost and measured
+    variance, a layer gets a TensorSRHT of its factors or a CountSketch of their sum (formed for some rows of one layer
+    at a time). A layer with fewer weights than components is not sketched. See ``docs/design/empirical-ntk.md``.
 
         E Z(x)·Z(x') = K(x, x'),    Var Z(x)·Z(x') = Σ_l V_l(x, x') / m_l,
         V_l = ‖G_l‖²‖G'_l‖² + ⟨G_l, G'_l⟩² − 2 Σ G²G'²   for a CountSketch of m_l components, and at most
@@ -46,55 +46,56 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
     Parameters
     ----------
     module : torch.nn.Module
-        A module in evaluation mode. It is neither copied, also not by ``sklearn.base.clone``, nor changed.
+        A module in evaluation mode. It is neither changed nor copied, not even by ``sklearn.base.clone``.
     n_components : int
-        m, the number of features. They are shared out over parameters so that the summed variance on the rows of `fit`
-        is least, m_l ∝ √V_l; no parameter gets more than it has weights.
+        Number m of features. They are allocated to the parameters so that the total variance on the rows of `fit` is
+        minimal, m_l ∝ √V_l. No parameter gets more components than weights.
     output : {"margin", "loss", "logits", "random_logits"} or function
-        What is differentiated: one number for each row.
+        Value to differentiate, one number per row.
 
-        - "margin": f_y − log Σ_{c≠y} exp f_c for the class y of the row (without targets, the class predicted), as
-          in [1]_; of one logit, the logit, with the sign of the class.
+        - "margin": f_y − log Σ_{c≠y} exp f_c for the class y of the row (by default the predicted class), as in [1]_.
+          With a single logit, it is the logit times the sign of the class.
         - "loss": cross-entropy, or half the squared error of real targets.
-        - "logits": every output f_c. n_components // n_outputs features for each, one block after another, all with
-          the same sketch: the inner product of two rows is Σ_c ∂f_c(x)·∂f_c(x'). Needs no targets, and one backward
-          pass for each output.
+        - "logits": every output f_c, with n_components // n_outputs features each, in consecutive blocks that use the
+          same sketch. The inner product of two rows is Σ_c ∂f_c(x)·∂f_c(x'). Needs no targets, and one backward pass
+          per output.
         - "random_logits": Σ_c s_c f_c with random signs s, in one backward pass.
         - a function (module, inputs, targets) → tensor of shape (n_rows,).
 
-        For outputs at many positions, (rows, positions, classes), margins and losses are summed over positions;
-        positions with the target −100 do not count.
+        For outputs at many positions, (rows, positions, classes), margins and losses are summed over the positions.
+        Positions with the target −100 are ignored.
     layers : None, str or list of str
-        Names of layers or parameters that features are made of, or patterns such as ``"blocks.*.weight"``; None: all
+        Names of the layers or parameters to use, or patterns such as ``"blocks.*.weight"``. By default, all parameters
         that require gradients.
     n_probe : int
-        Rows of `fit` that shares are measured on.
+        Rows of `fit` used to measure each parameter's share of the kernel.
     batch_size : int or None
-        Rows of a pass; None: as many as a working-memory budget holds, at most 256.
+        Rows per pass. None: the most that fit into the working memory, at most 256.
     progress : bool
         Whether `transform` shows a progress bar.
     random_state : None, int, RandomState or Generator
-        Draws the sketches. Equal seeds give equal sketches on all devices, in all dtypes and for any batch size.
+        Seed of the sketches. Equal seeds give equal sketches on all devices, in all dtypes and for any batch size.
 
     Attributes
     ----------
     layers_ : list of dict
-        For each parameter its name, number of weights, `law` ("identity", "count" or "tensor"), `source` of its
-        gradients ("factors", "expanded" or "fallback"), n_components and share.
+        For each parameter: `name`, `n_weights`, `source` of its gradients ("factors", "expanded" or "fallback"),
+        `law` of its sketch ("identity", "count" or "tensor"), `n_components` and `share` of the kernel.
     notes_ : dict
-        Parameters that are left out ("frozen", "unused") or take the slow way ("fallback"), by name.
+        Notes by parameter name: "frozen" and "unused" parameters are left out; "fallback" parameters need slower
+        per-sample gradients.
     n_outputs_ : int
-        Blocks of features: the number of logits for output="logits", else 1.
+        Number of blocks of features: the number of logits for output="logits", else 1.
 
     Notes
     -----
-    Factors are caught of Linear, Conv1d to Conv3d, Embedding, LayerNorm, RMSNorm, GroupNorm, InstanceNorm, BatchNorm
-    and MultiheadAttention, tied or not. Parameters that are the same for all rows (tokens, positions) get a copy for
-    each row. `fit` compares all these gradients with plain autograd on two rows; where they differ, and for all other
-    parameters, it falls back to per-sample gradients of ``torch.func``, with a warning.
+    Hooks record the factors of Linear, Conv1d to Conv3d, Embedding, LayerNorm, RMSNorm, GroupNorm, InstanceNorm,
+    BatchNorm and MultiheadAttention, with or without tied weights. Parameters that are the same for all rows (tokens,
+    positions) get one copy per row. `fit` compares all these gradients with plain autograd on two rows. Where they
+    differ, and for all other parameters, it falls back to per-sample gradients of ``torch.func``, with a warning.
 
-    Time: a forward and a backward pass (without the gradients of weights) and, for each layer, at most about as much
-    again as these gradients would take. Features are float64 for a float64 module, else float32.
+    The time is a forward and a backward pass (without the gradients of weights) plus, for each layer, at most about the
+    time that these gradients would take. Features are float64 for a float64 module, else float32.
 
     References
     ----------
@@ -118,8 +119,8 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
 
     _state: ClassVar[dict[str, Field]] = {"_seed": Seed(), "n_outputs_": Integer(1), "_n_features_out": Integer(1)}
     _remade: ClassVar[tuple[str, ...]] = ("_plan", "notes_", "layers_", "_signs", "_numbers_per_row", "_measured")
-    _transient: ClassVar[tuple[str, ...]] = ("_drawn",)
-    _plan: tuple[Sketched, ...]
+    _transient: ClassVar[tuple[str, ...]] = ("_cached_sketch",)
+    _plan: tuple[PlannedSketch, ...]
     _seed: np.random.SeedSequence
 
     def __init__(
@@ -147,15 +148,15 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
         return type(self)(**self.get_params(deep=False))
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Find how the module uses its parameters, measure their shares of the kernel, and draw the sketches.
+        """Analyse how the module uses its parameters, measure their shares of the kernel, and plan the sketches.
 
         Parameters
         ----------
         X : torch tensor, array, dict or tuple of these, or loader
-            Rows on the first axis; dicts are passed to the module by name, tuples by position. A ``DataLoader``, or
-            another iterable that can be read again, yields inputs, (inputs, targets) or dicts.
+            Rows on the first axis. Dicts are passed to the module by name, tuples by position. A ``DataLoader``, or
+            another iterable that can be read repeatedly, yields inputs, (inputs, targets) or dicts.
         y : tensor or array, optional
-            Targets. None: those of the loader, or the entry "labels" of a dict.
+            Targets. By default they come from the loader, or from the entry "labels" of a dict.
 
         Returns
         -------
@@ -182,7 +183,7 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
         return self
 
     def transform(self, X: Any, y: Any = None, *, out: str | PathLike[str] | None = None) -> Any:
-        """Return the features of rows, or write them to disk.
+        """Compute the features of rows, and return them or write them to disk.
 
         Parameters
         ----------
@@ -191,13 +192,13 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
         y : tensor or array, optional
             Targets.
         out : path, optional
-            A path that ends in ``.npy`` is written as a memory map. Any other is a folder of safetensors files of some
-            rows each; a call with the same map, module and rows goes on where another was killed.
+            A path that ends in ``.npy`` is written as a memory map. Any other path is a folder of safetensors files,
+            each with some of the rows. After an interruption, a call with the same map, module and rows resumes there.
 
         Returns
         -------
         array of shape (n_rows, n_components)
-            NumPy for NumPy arrays, else a tensor on the device of X; with `out` a memory map or a
+            A NumPy array for NumPy input, else a tensor on the device of X. With `out`, a memory map or a
             ``FeatureShards`` (:mod:`ntkit.features.empirical`), which reads the files one by one.
         """
         check_is_fitted(self, "_plan")
@@ -221,7 +222,7 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
         return stores.write_shards(path, fingerprint(about, self.module, rows), blocks, n_rows_per_shard=size)
 
     def fit_transform(self, X: Any, y: Any = None, **options: Any) -> Any:
-        """Fit, and return the features of the same rows with the same targets.
+        """Fit the map, and compute the features of the same rows.
 
         Parameters
         ----------
@@ -237,7 +238,7 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
         return self.fit(X, y).transform(X, y, **options)
 
     def exact_kernel(self, X: Any, y: Any = None) -> Array:
-        """Exact kernel matrix, which the features approximate; forms the gradients of one parameter at a time.
+        """Compute the exact kernel matrix that the features approximate, with the gradients of one parameter at a time.
 
         Parameters
         ----------
@@ -267,7 +268,7 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
         return K.cpu().numpy() if rows.is_numpy else K.to(rows.home)
 
     def estimate_error(self, X: Any, y: Any = None) -> float:
-        """Relative error ‖Z Zᵀ − K‖_F / ‖K‖_F of this fitted map on some rows; K takes a gradient of each of them.
+        """Compute the relative error ‖Z Zᵀ − K‖_F / ‖K‖_F of this fitted map; K needs the gradient of every row.
 
         Parameters
         ----------
@@ -319,12 +320,12 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
             values = engine.values(engine.module, batch.inputs, batch.targets, 1)
         if not values.requires_grad:
             engine.choose(self.layers)  # raises if all parameters are frozen
-            rule = "a module whose output depends on its parameters, without torch.no_grad() or detach() on the way"
+            rule = "a module whose output depends on its parameters, without torch.no_grad() or detach() in between"
             raise ValueError(message(type(self).__name__, "module", rule, type(self.module).__name__))
         return values.shape[1]
 
     def _draw_signs(self, seed: np.random.SeedSequence, n_outputs: int) -> np.ndarray | None:
-        """Signs of logits; also shares of the kernel of many logits are measured with one combination of them."""
+        """Draw signs of logits. With many logits, `fit` also measures shares on one such random combination."""
         if self.output not in ("logits", "random_logits"):
             return None
         from ntkit.features.empirical.engine import draw_output_signs
@@ -332,13 +333,13 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
         return draw_output_signs(seed, n_outputs)
 
     def _measure(self, engine: Engine, parameters: Any, rows: Any, seed: np.random.SeedSequence) -> list[Measured]:
-        from ntkit.features.empirical.draws import Draws
+        from ntkit.features.empirical.draws import ModuleSketch
 
         plan = probe_plan(parameters, PROBE)
-        draws = Draws(plan, keyed(seed, "probe"))
+        sketch = ModuleSketch(plan, keyed(seed, "probe"))
         step = self._batch_rows(engine)
         Z = np.concatenate([
-            engine.features(plan, draws, batch, 1).cpu().numpy() for batch in rows.batches(step)
+            engine.features(plan, sketch, batch, 1).cpu().numpy() for batch in rows.batches(step)
         ])  # fmt: skip
         if not Z.any():
             rule = "a module whose output has gradients that are not all zero"
@@ -369,15 +370,15 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
         return max(1, min(MOST_ROWS, working_memory(like) // size))
 
     @property
-    def _draws(self) -> Any:
-        if "_drawn" not in self.__dict__:
-            from ntkit.features.empirical.draws import Draws
+    def _sketch(self) -> Any:
+        if "_cached_sketch" not in self.__dict__:
+            from ntkit.features.empirical.draws import ModuleSketch
 
-            self._drawn = Draws(self._plan, self._seed)
-        return self._drawn
+            self._cached_sketch = ModuleSketch(self._plan, self._seed)
+        return self._cached_sketch
 
     def _check_plan(self, engine: Engine) -> None:
-        """Raise unless the module has the parameters that it had in fit."""
+        """Raise unless the module has the same parameters as in fit."""
         engine.check_mode()
         sizes = {name: p.numel() for name, p in self.module.named_parameters()}
         for each in self._plan:
@@ -389,11 +390,11 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
                 raise ValueError(message(type(self).__name__, "module", rule, type(self.module).__name__, remedy))
 
     def _blocks(self, engine: Engine, rows: Any, start: int = 0) -> Iterator[Any]:
-        draws, step = self._draws, self._batch_rows(engine)
+        sketch, step = self._sketch, self._batch_rows(engine)
         with progress_bar(type(self).__name__ if self.progress else None, rows.n_rows) as bar:
             bar.update(start)
             for batch in rows.batches(step, start):
-                yield engine.features(self._plan, draws, batch, self.n_outputs_)
+                yield engine.features(self._plan, sketch, batch, self.n_outputs_)
                 bar.update(batch.n_rows)
 
     def _in_memory(self, engine: Engine, rows: Any) -> Any:
@@ -408,7 +409,7 @@ class EmpiricalNTKFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMix
         if names:
             listed = ", ".join(repr(name) for name in names[:5]) + " and more" * (len(names) > 5)
             warnings.warn(
-                f"{type(self).__name__} has no factors of the gradients of {listed}, and falls back to per-sample "
-                "gradients of torch.func, which take longer. Leave them out with `layers`, or freeze them.",
+                f"{type(self).__name__} cannot factor the gradients of {listed}, and falls back to per-sample "
+                "gradients of torch.func, which are slower. Exclude these parameters with `layers`, or freeze them.",
                 stacklevel=3,
             )

@@ -1,4 +1,4 @@
-"""What features are gradients of: one number for each row of X; in torch."""
+"""Outputs to differentiate, one number per row of X, in torch."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from torch.nn import functional
 from ntkit._validation import describe
 
 OUTPUTS = ("margin", "loss", "logits", "random_logits")
-IGNORED = -100  # class of positions that do not count, as in torch.nn.CrossEntropyLoss
+IGNORED = -100  # target of positions to ignore, as in torch.nn.CrossEntropyLoss
 REMEDY = "Pass a function (module, inputs, targets) → tensor of shape (n_rows,) as output."
 
 
 def call(module: Any, inputs: Any) -> Any:
-    """The output of a module for a tensor, a tuple of tensors or a dict of tensors."""
+    """Call a module with a tensor, a tuple of tensors or a dict of tensors."""
     if isinstance(inputs, Mapping):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, tuple) else module(inputs)
 
 
 def evaluate(output: Any, module: Any, inputs: Any, targets: Any, n_rows: int, owner: str) -> Tensor:
-    """Values of shape (n_rows,), or (n_rows, n_classes) for logits."""
+    """Compute the values to differentiate: (n_rows,), or (n_rows, n_classes) for logits."""
     if callable(output):
         values = output(module, inputs, targets)
         if not isinstance(values, Tensor) or tuple(values.shape) != (n_rows,):
@@ -36,14 +36,14 @@ def evaluate(output: Any, module: Any, inputs: Any, targets: Any, n_rows: int, o
     logits = _logits(call(module, inputs), owner)
     if len(logits) != n_rows:
         raise ValueError(
-            f"The module of {owner} must have one output for each row of X, here {n_rows}. Got a tensor of shape "
+            f"The module of {owner} must return one output for each row of X, here {n_rows}. Got a tensor of shape "
             f"{tuple(logits.shape)} instead. {REMEDY}"
         )
     logits = logits.to(torch.float32) if logits.dtype.itemsize < 4 else logits
     if output in ("logits", "random_logits"):
         if logits.ndim > 2:
             raise ValueError(
-                f"The module of {owner} must have outputs of shape (n_rows, n_classes) for output='{output}'. Got "
+                f"The module of {owner} must return outputs of shape (n_rows, n_classes) for output='{output}'. Got "
                 f"{tuple(logits.shape)} instead. {REMEDY}"
             )
         return logits.reshape(n_rows, -1)
@@ -51,7 +51,7 @@ def evaluate(output: Any, module: Any, inputs: Any, targets: Any, n_rows: int, o
 
 
 def _logits(out: Any, owner: str) -> Tensor:
-    """The tensor in what a module returns: itself, `logits` of it, or the first of several."""
+    """Find the logits in the output of a module: the output itself, its `logits`, or its first item."""
     found = out
     if not isinstance(out, Tensor):
         if hasattr(out, "logits"):
@@ -62,14 +62,14 @@ def _logits(out: Any, owner: str) -> Tensor:
             found = out[0]
     if not isinstance(found, Tensor) or not found.is_floating_point() or not found.ndim:
         raise ValueError(
-            f"The module of {owner} must return a tensor of numbers, or something with 'logits'. Got {describe(out)} "
-            f"instead. {REMEDY}"
+            f"The module of {owner} must return a floating-point tensor, or an object with 'logits'. Got "
+            f"{describe(out)} instead. {REMEDY}"
         )
     return found
 
 
 def _margins(logits: Tensor, targets: Any, owner: str) -> Tensor:
-    """Σ over positions of f_y − log Σ_{c ≠ y} exp f_c; of one logit, its sign times the logit."""
+    """Compute Σ over positions of f_y − log Σ_{c ≠ y} exp f_c; for a single logit, the logit times the class sign."""
     if logits.ndim == 1 or (logits.ndim == 2 and logits.shape[1] == 1):
         logits = logits.reshape(-1)
         targets = (logits > 0) if targets is None else targets
@@ -86,7 +86,7 @@ def _margins(logits: Tensor, targets: Any, owner: str) -> Tensor:
 
 
 def _losses(logits: Tensor, targets: Any, owner: str) -> Tensor:
-    """Log-likelihood, up to a constant: cross-entropy of classes, half the squared error of real targets."""
+    """Compute the log-likelihood up to a constant: minus the cross-entropy, or minus half the squared error."""
     if targets is None:
         raise ValueError(
             f"output='loss' of {owner} needs targets. Pass them as y, or as 'labels' of a dict of tensors."
@@ -111,7 +111,7 @@ def _losses(logits: Tensor, targets: Any, owner: str) -> Tensor:
 
 
 def _last(logits: Tensor, targets: Any, owner: str) -> Tensor:
-    """Logits with the classes on the last axis: (rows, positions…, classes) or torch's (rows, classes, positions…)."""
+    """Move the classes to the last axis, from torch's (rows, classes, positions…) to (rows, positions…, classes)."""
     if logits.ndim == 2 or targets is None:
         return logits
     shape = tuple(targets.shape)
@@ -126,20 +126,20 @@ def _last(logits: Tensor, targets: Any, owner: str) -> Tensor:
 
 
 def _labels(targets: Any, logits: Tensor, owner: str) -> Tensor:
-    """Targets as classes, checked."""
+    """Check targets and return them as int64 classes."""
     if targets.is_floating_point():
-        raise TypeError(f"Targets of {owner} must be classes, whole numbers. Got {describe(targets)} instead.")
+        raise TypeError(f"Targets of {owner} must be classes, given as integers. Got {describe(targets)} instead.")
     labels = targets.to(torch.int64)
     expected = tuple(logits.shape[:-1])
     if tuple(labels.shape) != expected:
         raise ValueError(f"Targets of {owner} must have the shape {expected}. Got {tuple(labels.shape)} instead.")
-    if torch._C._functorch.is_functorch_wrapped_tensor(labels):  # in vmap, which knows no data-dependent shapes
+    if torch._C._functorch.is_functorch_wrapped_tensor(labels):  # vmap allows no data-dependent shapes
         return labels
     classes = labels[labels != IGNORED]
     n_classes = max(logits.shape[-1], 2)
     if len(classes) and not (int(classes.min()) >= 0 and int(classes.max()) < n_classes):
         raise ValueError(
-            f"Targets of {owner} must be from 0 to {n_classes - 1}, as the module has {n_classes} classes. Got values "
+            f"Targets of {owner} must be from 0 to {n_classes - 1}: the module has {n_classes} classes. Got values "
             f"from {int(classes.min())} to {int(classes.max())} instead."
         )
     return labels

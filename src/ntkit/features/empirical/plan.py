@@ -1,4 +1,4 @@
-"""Which sketch each parameter gets, and how many of the components."""
+"""Choice of the sketch of each parameter, and allocation of the components."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ import numpy as np
 from ntkit.programs import power_of_two
 
 LAWS = ("identity", "count", "tensor")
-SCATTER = 50.0
-"""Cost of adding a number to a random place, in multiplications of a matrix product: 1.1 and 0.02 ns on a CPU core."""
-BUTTERFLY = 40.0
+SCATTER_COST = 50.0
+"""Cost of adding a number at a random index, in multiply-adds of a matrix product: 1.1 and 0.02 ns on a CPU core."""
+GATHER_COST = 40.0
 """Cost of a gathered entry of a transform, in the same unit."""
-EXCESS = 1.25
-"""Ratio of variances up to which the cheaper of two sketches is taken: 1.12 in the error of the kernel."""
+TOLERATED_VARIANCE = 1.25
+"""The cheaper of two sketches is used up to this ratio of variances, which is 1.12 in the error of the kernel."""
 SMALL_SHARE = 0.05
-"""Work of a layer, as a share of the forward and backward pass of the network, that does not matter."""
+"""Work of a layer that is negligible, as a share of the forward and backward pass of the network."""
 STEPS = 4
-"""Shares are rounded to powers of 2^(1/STEPS): so rounding errors of another device or dtype do not change a plan."""
+"""Shares are rounded to powers of 2^(1/STEPS), so that rounding errors on another device do not change a plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parameter:
-    """A trained parameter and how its gradient is found.
+    """A trained parameter, and how its gradient is computed.
 
-    `shape` is (rows, the rest): the gradient of a row of X is the sum over positions t of left_t ⊗ right_t, with
-    left_t of `shape[0]` and right_t of `shape[1]` entries. `source` is "factors" (caught by hooks), "expanded" (used
-    as a constant for all rows: one copy for each row is put in its place) or "fallback" (per-sample gradients).
-    `axis` is the axis of rows of X in what enters a layer; -1: there is none.
+    The gradient of a row of X is the sum over positions t of left_t ⊗ right_t, where left_t has `shape[0]` and right_t
+    `shape[1]` entries. `source` is "factors" (recorded by hooks), "expanded" (the same for all rows, so it is replaced
+    by one copy per row) or "fallback" (per-sample gradients). `axis` is the axis of the rows of X in the input of the
+    layer, or -1 if there is none.
     """
 
     name: str
@@ -52,8 +52,11 @@ class Parameter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sketched:
-    """A parameter, the law of its sketch ("identity", "count" or "tensor"), its components and share of the kernel."""
+class PlannedSketch:
+    """A parameter with the law of its sketch, its number of components, its share of the kernel, and its columns.
+
+    `law` is "identity", "count" or "tensor".
+    """
 
     parameter: Parameter
     law: str
@@ -63,16 +66,16 @@ class Sketched:
 
     @property
     def columns(self) -> slice:
-        """Where its components stand among all."""
+        """Columns of its components among all features."""
         return slice(self.start, self.start + self.n_components)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What a probe has found for a parameter, summed over pairs of rows of the probe.
+    """Variances measured for a parameter, summed over all pairs of probe rows.
 
-    `count` and `tensor` are the variances of entries of the kernel with one component of a CountSketch or a
-    TensorSRHT (infinite where none was tried).
+    `count` and `tensor` are the variances of kernel entries with one component of a CountSketch or a TensorSRHT
+    (infinite if no TensorSRHT was tried).
     """
 
     count: float
@@ -80,11 +83,11 @@ class Measured:
 
 
 def measure(Z: np.ndarray, *, exact: bool, tensor: bool) -> Measured:
-    """Variances of two laws from some components Z of the rows of a probe.
+    """Estimate the variances of both laws from a sketch Z of the probe rows.
 
     Let m zᵢₗzⱼₗ be the estimate of Kᵢⱼ by component l. Summed over all pairs, its second moment is E sₗ² with
-    sₗ = m Σᵢ zᵢₗ², and E sₗ = tr K. A CountSketch has the variance (tr K)² + ‖K‖² (less terms of single weights),
-    a TensorSRHT E sₗ² − ‖K‖². ‖Z Zᵀ‖² is too large by the variance over m, which is taken off.
+    sₗ = m Σᵢ zᵢₗ², and E sₗ = tr K. The variance of a CountSketch is (tr K)² + ‖K‖², minus terms of single weights; the
+    variance of a TensorSRHT is E sₗ² − ‖K‖². ‖Z Zᵀ‖² overestimates ‖K‖² by the variance over m, which is subtracted.
     """
     Z = np.asarray(Z, dtype=np.float64)
     m = Z.shape[1]
@@ -101,19 +104,19 @@ def measure(Z: np.ndarray, *, exact: bool, tensor: bool) -> Measured:
 
 def make_plan(
     parameters: Sequence[Parameter], found: Sequence[Measured], n_components: int, *, largest: int
-) -> tuple[Sketched, ...]:
-    """Choose laws and share out the components: m_l ∝ √(variance of one component).
+) -> tuple[PlannedSketch, ...]:
+    """Choose a law for each parameter, and allocate the components: m_l ∝ √(variance of one component).
 
-    That minimizes the summed variance Σ_l v_l / m_l of the kernel for Σ_l m_l = `n_components`. No parameter gets
-    more components than it has weights; then it is not sketched. `largest` bounds the weights of a parameter whose
-    gradient is formed, for some rows at a time.
+    This minimizes the total variance Σ_l v_l / m_l of the kernel for Σ_l m_l = `n_components`. No parameter gets more
+    components than weights; with equal numbers, it is not sketched. Parameters with more than `largest` weights get no
+    CountSketch, which needs explicit gradients for some rows at a time.
     """
     weights = np.array([each.count**0.5 for each in found])
     sizes = [each.size for each in parameters]
-    first = shares(weights, sizes, n_components)
+    initial = shares(weights, sizes, n_components)
     total = sum(2.0 * p.n_positions * p.size for p in parameters)
     laws = [
-        _choose(p, each, m, SMALL_SHARE * total, largest) for p, each, m in zip(parameters, found, first, strict=True)
+        _choose(p, each, m, SMALL_SHARE * total, largest) for p, each, m in zip(parameters, found, initial, strict=True)
     ]
     weights = np.array([
         each.tensor**0.5 if law == "tensor" else each.count**0.5 for each, law in zip(found, laws, strict=True)
@@ -124,27 +127,27 @@ def make_plan(
         if m:
             law = "identity" if m >= p.size else "count" if law == "identity" else law
             share = float(weight / weights.sum())
-            planned.append(Sketched(parameter=p, law=law, n_components=m, share=share, start=start))
+            planned.append(PlannedSketch(parameter=p, law=law, n_components=m, share=share, start=start))
             start += m
     return tuple(planned)
 
 
-def probe_plan(parameters: Sequence[Parameter], n_components: int) -> tuple[Sketched, ...]:
-    """A plan to measure with: equal numbers of components."""
+def probe_plan(parameters: Sequence[Parameter], n_components: int) -> tuple[PlannedSketch, ...]:
+    """Make a plan with equal numbers of components, to measure the parameters."""
     planned, start = [], 0
     for p in parameters:
         m = min(n_components, p.size)
         law = "identity" if m == p.size else "tensor" if p.is_matrix else "count"
-        planned.append(Sketched(parameter=p, law=law, n_components=m, start=start))
+        planned.append(PlannedSketch(parameter=p, law=law, n_components=m, start=start))
         start += m
     return tuple(planned)
 
 
 def shares(weights: np.ndarray, sizes: Sequence[int], n_components: int) -> list[int]:
-    """Whole numbers ∝ `weights`, rounded to a coarse scale, each at most `sizes`, that sum to `n_components`.
+    """Allocate `n_components` components in proportion to `weights`, rounded to a coarse scale, each at most its size.
 
-    Parameters of weight 0 get none. Where all are at their size, the sum is smaller. Each other gets one at least, if
-    there are enough.
+    Parameters of weight 0 get none. Every other parameter gets at least one if there are enough. If all reach their
+    size, the sum is below `n_components`.
     """
     left, open_ = min(n_components, int(sum(s for s, w in zip(sizes, weights, strict=True) if w > 0))), weights > 0
     coarse = np.where(open_, 2.0 ** (np.round(STEPS * np.log2(np.where(open_, weights, 1.0))) / STEPS), 0.0)
@@ -163,7 +166,7 @@ def shares(weights: np.ndarray, sizes: Sequence[int], n_components: int) -> list
 
 
 def _rounded(exact: np.ndarray, total: int) -> np.ndarray:
-    """Whole numbers near `exact` with the sum `total`: all but the largest remainders are rounded down."""
+    """Round to integers with the sum `total`: round up the largest remainders, and the others down."""
     counts = np.floor(exact).astype(np.int64)
     if total >= len(exact):
         counts = np.maximum(counts, 1)
@@ -176,21 +179,21 @@ def _rounded(exact: np.ndarray, total: int) -> np.ndarray:
 
 
 def count_cost(p: Parameter) -> float:
-    """Multiplications for a row: the gradient is formed, and scattered."""
-    return (p.n_positions + SCATTER) * p.size
+    """Return the multiplications per row of a CountSketch: form the gradient, then scatter it."""
+    return (p.n_positions + SCATTER_COST) * p.size
 
 
 def dense_cost(p: Parameter, m: int) -> float:
-    """Multiplications for a row: both factors times a matrix of ±1 of m columns."""
+    """Return the multiplications per row of a dense TensorSRHT: both factors times a ±1 matrix with m columns."""
     return p.n_positions * m * (p.shape[0] + p.shape[1] * p.n_groups)
 
 
 def transform_cost(p: Parameter, m: int) -> float:
-    """Multiplications for a row: both factors transformed, m entries gathered of each."""
+    """Return the multiplications per row of a fast TensorSRHT: transform both factors, gather m entries of each."""
     sizes = (power_of_two(p.shape[0]), power_of_two(p.shape[1]))
-    # Products with Hadamard matrices of order 64 at most, see programs.array_api.hadamard.
+    # Products with Hadamard matrices of order at most 64; see programs.array_api.hadamard.
     work = sum(n * min(n, 64) * max(1.0, log2(n) / 6) for n in sizes)
-    return p.n_positions * p.n_groups * (work + 2 * BUTTERFLY * m)
+    return p.n_positions * p.n_groups * (work + 2 * GATHER_COST * m)
 
 
 def _choose(p: Parameter, found: Measured, m: int, negligible: float, largest: int) -> str:
@@ -202,5 +205,5 @@ def _choose(p: Parameter, found: Measured, m: int, negligible: float, largest: i
         return "tensor"
     if count_cost(p) <= min(dense_cost(p, m), transform_cost(p, m)):
         return "count"
-    affordable = max(2.0 * p.n_positions * p.size, negligible)  # its own forward and backward pass
-    return "count" if found.tensor > EXCESS * found.count and count_cost(p) <= affordable else "tensor"
+    affordable = max(2.0 * p.n_positions * p.size, negligible)  # work of the layer's own forward and backward pass
+    return "count" if found.tensor > TOLERATED_VARIANCE * found.count and count_cost(p) <= affordable else "tensor"

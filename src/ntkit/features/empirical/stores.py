@@ -1,4 +1,4 @@
-"""Features on disk: a memory map, or a folder of safetensors files that a later call completes."""
+"""Features on disk: a memory map, or a folder of safetensors files, which a later call can complete."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from ntkit._validation import message
 
 KIND = "features"
 SHARD_BYTES = 2**28
-"""Bytes of features in a file of a folder: what a kill costs, and what a reader holds."""
+"""Bytes of features per file: the most that an interruption loses, and that a reader holds."""
 Blocks = Callable[[int], Iterator[np.ndarray]]
-"""From a row to blocks of features, from this row on."""
+"""Function that takes a row index, and yields blocks of features starting at this row."""
 
 
 class FeatureShards:
-    """Features in a folder of safetensors files, as ``transform(X, out=folder)`` writes them.
+    """Features in a folder of safetensors files, written by ``transform(X, out=folder)``.
 
-    Iterating yields one array for each file. ``np.asarray`` reads all.
+    Iterating yields one array per file. ``np.asarray`` reads all files.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class FeatureShards:
     shape : tuple (n_rows, n_components)
     dtype : numpy.dtype
     complete : bool
-        Whether all rows are there: a transform that was killed has left some.
+        Whether all rows are present. An interrupted `transform` leaves an incomplete folder.
 
     Examples
     --------
@@ -80,9 +80,9 @@ class FeatureShards:
 def write_shards(
     folder: str | os.PathLike[str], fingerprint: str, blocks: Blocks, *, n_rows_per_shard: int
 ) -> FeatureShards:
-    """Write blocks of features to files of equal numbers of rows; complete files that are there already stay.
+    """Write blocks of features to files with equal numbers of rows. Existing complete files are kept.
 
-    `fingerprint` is what features depend on; a folder with another one is refused.
+    `fingerprint` identifies what the features depend on. A folder with another fingerprint is refused.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -103,7 +103,7 @@ def write_shards(
     index, waiting = len(found), np.empty((0, 0))
     for block in blocks(done):
         waiting = np.concatenate([waiting, block]) if len(waiting) else block
-        while len(waiting) > n_rows_per_shard:  # not the last one, which says so
+        while len(waiting) > n_rows_per_shard:  # keep the last file back: it is marked as the last
             _write(folder, index, waiting[:n_rows_per_shard], fingerprint, last=False)
             waiting, index = waiting[n_rows_per_shard:], index + 1
     _write(folder, index, waiting, fingerprint, last=True)
@@ -114,8 +114,8 @@ def write_npy(path: Path, n_rows: int | None, blocks: Blocks) -> np.ndarray:
     """Write blocks of features to a .npy file, and return it as a memory map."""
     if n_rows is None:
         raise ValueError(
-            f"The number of rows must be known beforehand to write '{path}'. Pass a folder as out, or a loader of a "
-            "data set with a length."
+            f"The number of rows must be known in advance to write '{path}'. Pass a folder as out, or a loader whose "
+            "data set has a length."
         )
     out, start = None, 0
     for block in blocks(0):
@@ -126,12 +126,12 @@ def write_npy(path: Path, n_rows: int | None, blocks: Blocks) -> np.ndarray:
     assert out is not None
     out.flush()
     if start != n_rows:
-        raise ValueError(f"The loader had {start} rows, where its data set has {n_rows}: '{path}' is incomplete.")
+        raise ValueError(f"The loader yielded {start} rows, but its data set has {n_rows}; '{path}' is incomplete.")
     return np.load(path, mmap_mode="r")
 
 
 def check_out(out: Any, owner: str) -> Path:
-    """The path that features are to be written to."""
+    """Check the path for the features, and return it."""
     if not isinstance(out, str | os.PathLike):
         raise TypeError(message(owner, "out", "None, a path that ends in .npy, or a folder", out))
     path = Path(out)

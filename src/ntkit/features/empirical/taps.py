@@ -1,4 +1,4 @@
-"""Hooks that catch, in one forward and backward pass, what the gradients of all layers are made of; in torch."""
+"""Hooks that record the factors of the gradients of all layers in one forward and backward pass."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 CHANNEL_NORMS = (nn.GroupNorm, nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 TRAILING_NORMS = (nn.LayerNorm, nn.RMSNorm)
 LAYERS = (nn.Linear, nn.Embedding, *CONVS, *CHANNEL_NORMS, *TRAILING_NORMS)
-"""Layers whose gradients are found from what enters them and what comes back to them."""
+"""Layers whose gradients follow from their input and the gradient of their output."""
 
 Sink = Callable[[Use], None]
 
 
 class Call(NamedTuple):
-    """What entered a layer that uses some parameters, and what came out."""
+    """A call of a layer: the names of its parameters, the shape of its input, and its number of trailing axes."""
 
     names: tuple[str, ...]
     input_shape: tuple[int, ...]
@@ -39,10 +39,10 @@ class Call(NamedTuple):
 
 
 class _Tap(torch.autograd.Function):
-    """The identity; its gradient is shown to a function on its way back.
+    """The identity, which passes its gradient to a function in the backward pass.
 
-    The anchor makes autograd come by, whatever else needs gradients. What leaves is a copy, which the next layer may
-    overwrite.
+    The anchor requires a gradient, so autograd always visits this function. The output is a copy, which the next layer
+    may overwrite.
     """
 
     @staticmethod
@@ -57,10 +57,11 @@ class _Tap(torch.autograd.Function):
 
 
 class Taps:
-    """A module with hooks, from `__enter__` to `__exit__`, which leaves it as it was.
+    """Context that adds hooks to a module and removes them at the end.
 
-    `names` maps parameters, by identity, to their names; `axes` names to the axis of rows; `expanded` are parameters of
-    which every row gets a copy. `sink` gets every use of a parameter during the backward pass from `anchor`.
+    `names` maps the ids of parameters to names, and `axes` maps names to the axis of rows. `expanded` lists the
+    parameters that are replaced by one copy per row. `sink` receives every use of a parameter during the backward pass
+    with respect to `anchor`.
     """
 
     def __init__(
@@ -102,31 +103,31 @@ class Taps:
         return any(id(p) in self.names for p in own)
 
     def tap(self, x: Tensor, show: Callable[[Tensor], None]) -> Tensor:
-        """x, whose gradient will be shown."""
+        """Return a copy of `x` whose gradient is passed to `show` in the backward pass."""
         return _Tap.apply(x, self.anchor, show)
 
     def _hook(self, layer: Any, args: Any, kwargs: Any, out: Any) -> Any:
         x = args[0] if args else kwargs["input"]
         named = {key: self.names.get(id(p)) for key, p in layer._parameters.items()}
         weight, bias = named.get("weight"), named.get("bias")
-        first = next(name for name in (weight, bias) if name is not None)
+        any_name = next(name for name in (weight, bias) if name is not None)
         trailing = len(layer.normalized_shape) if isinstance(layer, TRAILING_NORMS) else int(not _is_index(layer))
         if isinstance(layer, (*CONVS, *CHANNEL_NORMS)):
             trailing = x.ndim - 1
         self.calls.append(Call(tuple(n for n in (weight, bias) if n), tuple(x.shape), trailing))
-        axis = self.axes.get(first, 0)
+        axis = self.axes.get(any_name, 0)
         x, version = x.detach(), x._version
 
         def show(grad: Tensor) -> None:
             if x._version != version:
                 raise RuntimeError(
-                    f"The input of the layer of '{first}' was changed in place after the layer had read it; a module "
-                    "that can be trained does not do that. Replace operations such as x += y by x = x + y."
+                    f"The input of the layer of '{any_name}' was changed in place after the layer had read it, so its "
+                    "gradient would be wrong. Replace operations such as x += y by x = x + y."
                 )
             for use in self._uses(layer, x, grad, weight, bias, axis):
                 self._send(use)
 
-        if axis < 0 and self.sink is not None:  # the same for all rows: each gets a copy
+        if axis < 0 and self.sink is not None:  # the same for all rows: make one copy per row
             out = out.expand(self.n_rows, *out.shape[int(out.shape[0] == 1 and out.ndim > 2) :])
         return self.tap(out, show)
 
@@ -158,7 +159,7 @@ class Taps:
 
     @contextmanager
     def _copies(self, name: str) -> Iterator[None]:
-        """Put a copy for each row in the place of a parameter."""
+        """Replace a parameter by one copy per row."""
         owner_name, _, leaf = name.rpartition(".")
         owner = self.module.get_submodule(owner_name)
         parameter = owner._parameters[leaf]
@@ -174,10 +175,10 @@ class Taps:
 
     @contextmanager
     def _attention(self, layer: nn.MultiheadAttention) -> Iterator[None]:
-        """Let an attention layer use products with taps.
+        """Record the products inside an attention layer.
 
-        Its own forward calls functions, not layers, so that hooks would see nothing. For the time of a pass it gets a
-        forward of the same code in which `linear` is ours.
+        Its forward method calls functions rather than layers, so hooks would record nothing. During a pass it is
+        replaced by the same code with another `linear`.
         """
         own = {id(p): p for p in (*layer._parameters.values(), *layer.out_proj._parameters.values()) if p is not None}
 
@@ -187,7 +188,7 @@ class Taps:
             if weight_at is None and bias_at is None:
                 return out
             names = tuple(each[0] for each in (weight_at, bias_at) if each)
-            # Inside, rows are on axis 1: (positions, rows, entries); outputs are joined, (positions · rows, entries).
+            # Inside attention, rows are on axis 1, (positions, rows, entries), or merged, (positions · rows, entries).
             self.calls.append(Call(names, (-1, self.n_rows, x.shape[-1]), 1))
             entered = x.detach()
 
@@ -199,18 +200,18 @@ class Taps:
             return self.tap(out, show)
 
         code = _with_linear(linear)
-        before = layer.__dict__.get("forward")
+        original = layer.__dict__.get("forward")
         layer.__dict__["forward"] = MethodType(code, layer)
         try:
             yield
         finally:
-            if before is None:
+            if original is None:
                 del layer.__dict__["forward"]
             else:
-                layer.__dict__["forward"] = before
+                layer.__dict__["forward"] = original
 
     def _locate(self, part: Tensor, own: dict[int, nn.Parameter]) -> tuple[str, int] | None:
-        """Name of the parameter that a tensor is, or is some rows of, and the index of the first of these rows."""
+        """Return the parameter that a tensor is a slice of, by name, and the index of its first row; or None."""
         for key, parameter in own.items():
             if key not in self.names or part.untyped_storage().data_ptr() != parameter.untyped_storage().data_ptr():
                 continue
@@ -222,7 +223,7 @@ class Taps:
 
 
 def linear_uses(weight: str | None, bias: str | None, x: Tensor, grad: Tensor, axis: int, n_rows: int) -> Iterator[Use]:
-    """Uses of the parameters of a linear layer."""
+    """Yield the uses of the parameters of a linear layer."""
     if weight is not None:
         yield LinearUse(weight, x, grad, axis, n_rows)
     if bias is not None:
@@ -230,7 +231,7 @@ def linear_uses(weight: str | None, bias: str | None, x: Tensor, grad: Tensor, a
 
 
 def located_uses(weight: Any, bias: Any, x: Tensor, grad: Tensor, n_rows: int) -> Iterator[Use]:
-    """Uses of some rows of the parameters of an attention layer; rows of X are on axis 1."""
+    """Yield the uses of slices of the parameters of an attention layer, where rows of X are on axis 1."""
     if weight is not None:
         yield LinearUse(weight[0], x, grad, 1, n_rows, weight[1])
     if bias is not None:
@@ -238,7 +239,7 @@ def located_uses(weight: Any, bias: Any, x: Tensor, grad: Tensor, n_rows: int) -
 
 
 def by_channels(x: Tensor, n_rows: int) -> Tensor:
-    """Sums over all but rows and channels of (images, channels, …)."""
+    """Sum (images, channels, …) over all axes except rows and channels."""
     return x.reshape(n_rows, -1, x.shape[1], *x.shape[2:]).sum(dim=(1, *range(3, x.ndim + 1)))
 
 
@@ -247,7 +248,7 @@ def _is_index(layer: nn.Module) -> bool:
 
 
 def _with_linear(linear: Callable[..., Tensor]) -> Any:
-    """The code of attention with another `linear`; nothing global is changed."""
+    """Return the forward method of attention with another `linear`, without changing anything global."""
     names = ("_in_projection_packed", "_in_projection", "multi_head_attention_forward")
     scope = {**vars(functional), "linear": linear}
     for name in names:

@@ -1,8 +1,8 @@
-"""Cosines and sines of phases in place, both at once: NumPy's of float64 go number by number, through the C library.
+"""Compute cosines and sines of phases together and in place. NumPy calls the C library for each float64 number instead.
 
-x = kπ/2 + r with |r| ≤ π/4, then one polynomial each for sin r and cos r, and k tells which is which. π/2 is the sum of
-three numbers whose products with k have no rounding error (fdlibm's for float64). In float32 and float64 the result is
-right to about one unit in the last digit of 1.
+x = kπ/2 + r with |r| ≤ π/4. One polynomial approximates sin r and another cos r; k tells how these give cos x and
+sin x. π/2 is split into three numbers whose products with k have no rounding error (for float64, the numbers of
+fdlibm). In float32 and float64 the absolute error is about the rounding unit of 1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _COSINE = (
     4.16666666666666019037e-02, -1.38888888888741095749e-03, 2.48015872894767294178e-05,
     -2.75573143513906633035e-07, 2.08757232129817482790e-09, -1.13596475577881948265e-11,
 )  # fmt: skip
-# Largest phase; 1.5 · 2^(digits − 1), to which numbers are added to round them; π/2 in three parts.
+# Largest phase; 1.5 · 2^(digits − 1), which rounds numbers to integers when added and subtracted; π/2 in three parts.
 _REDUCTION = {
     "float64": (2.0**20, 1.5 * 2.0**52, 1.57079632673412561417, 6.07710050630396597660e-11, 2.02226624871116645580e-21),
     "float32": (2.0**13, 1.5 * 2.0**23, 1.5703125, 4.837512969970703125e-4, 7.54978995489188216e-8),
@@ -30,9 +30,9 @@ _REDUCTION = {
 
 
 def waves(Z: np.ndarray, half: int, phase: float | None) -> None:
-    """h^{-1/2} cos x and h^{-1/2} sin x of the first `half` = h columns x of C-contiguous rows, side by side.
+    """Replace the first `half` = h columns x of C-contiguous rows by h^{-1/2} cos x, followed by h^{-1/2} sin x.
 
-    With a `phase` b there is one sine less, and the last cosine is (2/h)^{1/2} cos(x + b).
+    With a `phase` b, the last column has no sine and its cosine is (2/h)^{1/2} cos(x + b).
     """
     constants = (2 / math.pi, 1.0, -0.5, half**-0.5, *_REDUCTION[Z.dtype.name], *_SINE, *_COSINE)
     _waves(Z, half, phase or 0.0, phase is not None, tuple(Z.dtype.type(number) for number in constants))
@@ -50,7 +50,7 @@ def _waves(Z: np.ndarray, half: int, phase: float, alone: bool, constants: Any) 
         far = False
         for j in range(pairs):
             far |= abs(cosines[j]) > limit
-        if far:  # too many digits of k: the C library
+        if far:  # k has too many digits for this method: call the C library
             for j in range(pairs):
                 x = float(cosines[j])
                 cosines[j], sines[j] = scale * math.cos(x), scale * math.sin(x)

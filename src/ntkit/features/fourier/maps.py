@@ -1,4 +1,4 @@
-"""Random Fourier features of kernels of the distance: Gaussian, Laplace and Matérn."""
+"""Random Fourier features of kernels that depend on the distance: Gaussian, Laplace and Matérn."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from ntkit._validation import check_int
 from ntkit.features.base import FeatureMap, Plan
 from ntkit.features.directions import orthonormal_rows
 from ntkit.features.draws import RowDraws
-from ntkit.features.fourier.spectral import check_rotations, distance_kernel, tails
+from ntkit.features.fourier.spectral import check_rotations, distance_kernel, spectral_factors
 from ntkit.features.lengthscale import check_lengthscale, default_lengthscale
 from ntkit.kernels.distances import DistanceKernel
 
-_TILE_BYTES = 2**21  # of the result that a thread writes at a time: the passes over it then stay in its cache
-_TILE_ROWS = 128  # at least: BLAS packs the frequencies again for every tile
-_MANY = 2**22  # bytes of frequencies from which on four times as many rows are worth it
+_TILE_BYTES = 2**21  # size of the results that a thread writes at a time, so that they stay in its cache
+_TILE_ROWS = 128  # smallest number of rows in a tile: BLAS packs the frequencies again for every tile
+_LARGE_TABLE = 2**22  # above this many bytes of frequencies, packing costs more and tiles have 4 × _TILE_ROWS rows
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FourierPlan(Plan):
-    """Number of features, and the kernel, whose spectral law the frequencies have."""
+    """Number of features, and the kernel that determines the spectral law of the frequencies."""
 
     kernel: DistanceKernel
     n_components: int
 
     @property
     def n_frequencies(self) -> int:
-        """Frequencies: one for a cosine and a sine, or for the cosine left alone."""
+        """Number of frequencies: one for each pair of a cosine and a sine, and one for an unpaired cosine."""
         return -(-self.n_components // 2)
 
 
 class WaveDraws(RowDraws):
-    """Cosines and sines of phases, which the subclasses compute."""
+    """Cosines and sines of phases; subclasses compute the phases."""
 
     def __init__(self, plan: FourierPlan, seed: np.random.SeedSequence):
         super().__init__()
@@ -50,26 +50,26 @@ class WaveDraws(RowDraws):
 
     @abstractmethod
     def phases(self, X: Any, tables: Any) -> Any:
-        """w_i·x of the rows of a torch tensor, by operations of torch."""
+        """Compute w_i·x for the rows of a torch tensor, by torch operations."""
 
     @abstractmethod
     def write_phases(self, X: Any, tables: Any, out: np.ndarray) -> None:
-        """Write w_i·x of rows in host memory to the first columns of `out`."""
+        """Write w_i·x to the first columns of `out`, for rows in host memory."""
 
     @abstractmethod
-    def least_rows(self, dtype: np.dtype) -> int:
-        """The fewest rows that a tile should have."""
+    def min_tile_rows(self, dtype: np.dtype) -> int:
+        """Return the smallest number of rows that a tile should have."""
 
     def numbers_per_row(self, X: Array) -> int:
-        """See :meth:`RowDraws.numbers_per_row`: rows in another dtype are copied, and products may be."""
+        """See :meth:`RowDraws.numbers_per_row`: rows of another dtype are copied, and products may be copied too."""
         return 2 * (2 * self.n_components + X.shape[1])
 
     def tile_rows(self, X: Array, dtype: np.dtype) -> int:  # noqa: ARG002
         """See :meth:`RowDraws.tile_rows`."""
-        return max(self.least_rows(dtype), _TILE_BYTES // (self.n_components * dtype.itemsize) // 16 * 16)
+        return max(self.min_tile_rows(dtype), _TILE_BYTES // (self.n_components * dtype.itemsize) // 16 * 16)
 
     def fill(self, X: Any, tables: Any, out: Any) -> None:
-        """See :meth:`RowDraws.fill`: phases where the cosines will stand, then cosines, and sines beside them."""
+        """See :meth:`RowDraws.fill`. Phases are written to the columns of the cosines and replaced in place."""
         if not _array.is_torch(X):
             from ntkit.features.fourier._numba import waves
 
@@ -99,7 +99,7 @@ class WaveDraws(RowDraws):
 
 
 class DenseWaves(WaveDraws):
-    """Phases by a matrix product with all frequencies, (d, h)."""
+    """Phases computed by a matrix product with all frequencies, (d, h)."""
 
     def __init__(self, plan: FourierPlan, seed: np.random.SeedSequence, frequencies: np.ndarray):
         super().__init__(plan, seed)
@@ -116,18 +116,18 @@ class DenseWaves(WaveDraws):
         else:
             np.matmul(np.ascontiguousarray(X, out.dtype), tables, out=out[:, : self.half])
 
-    def least_rows(self, dtype: np.dtype) -> int:
-        """See :meth:`WaveDraws.least_rows`."""
-        return _TILE_ROWS * (4 if self.tables.size * dtype.itemsize > _MANY else 1)
+    def min_tile_rows(self, dtype: np.dtype) -> int:
+        """See :meth:`WaveDraws.min_tile_rows`."""
+        return _TILE_ROWS * (4 if self.tables.size * dtype.itemsize > _LARGE_TABLE else 1)
 
 
 class FourierMap(FeatureMap):
-    """Cosines and sines of frequencies, which the subclasses draw."""
+    """Base class of Fourier features; subclasses draw the frequencies."""
 
     _learned: ClassVar[dict[str, Any]] = {"lengthscale_": Real(0, strict=True)}
     _old_positions: ClassVar[int] = 1
     _rotated: ClassVar[bool] = False
-    """Whether directions of frequencies are orthogonal, which takes a law that does not change under rotations."""
+    """Whether the frequencies have orthogonal directions; this requires a rotation-invariant law."""
 
     def __init__(
         self,
@@ -160,34 +160,38 @@ class FourierMap(FeatureMap):
 
 
 class DenseFourierMap(FourierMap):
-    """Frequencies that are held one by one."""
+    """Fourier features whose frequencies are stored explicitly."""
 
     @staticmethod
     @abstractmethod
     def _normals(seed: np.random.SeedSequence, size: int, n_features: int) -> np.ndarray:
-        """Rows of the law N(0, I) each; more keep the first."""
+        """Draw rows, each of the law N(0, I). Drawing more rows does not change the first ones."""
 
     def _draw_bytes(self, plan: FourierPlan) -> int:
-        """Frequencies, and blocks that threads make orthogonal: d products take as long as filling d/32 bytes."""
+        """Count the frequencies and the blocks that threads orthogonalize.
+
+        The time of the orthogonalization counts too: d products take as long as filling d/32 bytes.
+        """
         d, n = plan.n_features, plan.n_frequencies
         return 32 * d * (n + count_threads() * max(d, 256)) + n * d**2 // 32 if self._rotated else 32 * d * n
 
     def _draw(self, plan: FourierPlan, seed: np.random.SeedSequence) -> DenseWaves:
         draws = self._normals(seed, plan.n_frequencies, plan.n_features)
         draws /= plan.kernel.lengthscale
-        draws *= tails(plan.kernel, seed, draws.shape)
+        draws *= spectral_factors(plan.kernel, seed, draws.shape)
         return DenseWaves(plan, seed, np.ascontiguousarray(draws.T))
 
     @property
     def frequencies_(self) -> np.ndarray:
-        """w_i, in columns."""
+        """The frequencies w_i, in columns."""
         return self._draws.tables
 
 
 class RandomFourierFeatures(DenseFourierMap):
-    """Random Fourier features of the Gaussian, Laplace and Matérn kernels, [1]_.
+    """Random Fourier features of the Gaussian, Laplace and Matérn kernels [1]_.
 
-    With h = ⌈m/2⌉ frequencies w_i of the spectral law of the kernel, the features of an even number m of components are
+    The h = ⌈m/2⌉ frequencies w_i follow the spectral law of the kernel. For an even number m of components the features
+    are
 
         Z(x) = h^{-1/2} [cos(w_1·x), …, cos(w_h·x), sin(w_1·x), …, sin(w_h·x)],
 
@@ -195,11 +199,11 @@ class RandomFourierFeatures(DenseFourierMap):
 
         "gaussian"                exp(−‖x − y‖²/(2ℓ²))    w = g/ℓ, g ~ N(0, I); the variance is (1 − k²)²/m
         "matern", {"nu": ν}       see kernels.matern      w = g √(2ν/u)/ℓ, u ~ χ²_{2ν}: Student's law, 2ν degrees
-        "laplace"                 exp(−‖x − y‖/ℓ)         the same with ν = 1/2: Cauchy's law in d dimensions
-        "laplace", {"norm": "l1"} exp(−‖x − y‖₁/ℓ)        coordinates of Cauchy's law, independent, over ℓ
+        "laplace"                 exp(−‖x − y‖/ℓ)         as "matern" with ν = 1/2: Cauchy's law in d dimensions
+        "laplace", {"norm": "l1"} exp(−‖x − y‖₁/ℓ)        ℓ w has independent coordinates of Cauchy's law
 
-    For an odd m there are h cosines and h − 1 sines. The cosine left alone is √2 cos(w_h·x + b) with b uniform on
-    [0, 2π) in place of cos(w_h·x): the mean is the same (‖Z(x)‖ = 1 then holds on average only).
+    For an odd m there are h cosines and h − 1 sines. The unpaired cosine is √2 cos(w_h·x + b) instead of cos(w_h·x),
+    with b uniform on [0, 2π). The mean stays the same, but ‖Z(x)‖ = 1 holds only on average.
 
     Parameters
     ----------
@@ -208,14 +212,14 @@ class RandomFourierFeatures(DenseFourierMap):
     kernel : {"gaussian", "laplace", "matern"}
         The kernel.
     kernel_params : dict or None
-        Its parameters but the length scale: ``{"nu": 2.5}`` of "matern" (1.5 if not given), ``{"norm": "l1"}`` of
-        "laplace".
+        Parameters of the kernel other than the length scale: ``{"nu": 2.5}`` for "matern" (default 1.5),
+        ``{"norm": "l1"}`` for "laplace".
     lengthscale : float > 0 or "scale"
-        ℓ. "scale": √(d·Var(X)/2) with the variance over all entries of the X that `fit` sees, so that
-        scikit-learn's ``gamma`` is 1/(d·Var(X)), as ``SVC(gamma="scale")`` has it (and 1 if all entries are equal).
-        Scale columns (for example by scikit-learn's ``StandardScaler``) before, as for any kernel.
+        ℓ. "scale": √(d·Var(X)/2), with the variance over all entries of the X given to `fit`. Then scikit-learn's
+        ``gamma`` is 1/(d·Var(X)), as in ``SVC(gamma="scale")`` (and 1 if all entries are equal). Scale the columns
+        first (for example by scikit-learn's ``StandardScaler``), as for any kernel.
     batch_size : int or None
-        Most rows to work on at a time; None: as many as suit the cache or the device.
+        Largest number of rows to work on at a time; None: chosen to suit the cache or the device.
     random_state : None, int, RandomState or Generator
         Draws the frequencies in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size,
         up to rounding.
@@ -232,17 +236,18 @@ class RandomFourierFeatures(DenseFourierMap):
 
     Notes
     -----
-    O(d m) per row as a matrix product, O(nnz·m) for SciPy CSR rows; on the CPU nothing of the size of the result
-    is held but the result. Claim 1 of [1]_: on a set of diameter D the error is below ε everywhere with constant
-    probability for m = O(d ε⁻² log(D/(ℓ ε))) and the Gaussian. Pairs of a cosine and a sine have a smaller variance for
-    this kernel than cosines of random phase, which scikit-learn's ``RBFSampler`` uses [2]_. A zero row has
-    k(0, 0) = 1, so its features are not zero. In float32 the phases w·x are off by about 1e-7 ‖x‖ ‖w‖: rows far from
-    the origin should be centred first, which does not change the kernel.
+    A row takes O(d m) in a matrix product, or O(nnz·m) if X is SciPy CSR. On the CPU, the result is the only array of
+    its size. Claim 1 of [1]_, for the Gaussian kernel: on a set of diameter D, m = O(d ε⁻² log(D/(ℓ ε))) components
+    have an error below ε everywhere with constant probability. For this kernel, pairs of a cosine and a sine have a
+    smaller variance than cosines of random phase, which scikit-learn's ``RBFSampler`` uses [2]_. A zero row has
+    k(0, 0) = 1, so its features are not zero. In float32 the phases w·x have errors of about 1e-7 ‖x‖ ‖w‖, so centre
+    rows that are far from the origin; this does not change the kernel.
 
-    The laws of Laplace and Matérn kernels have heavy tails: of h frequencies for "laplace", the largest is about h
-    times as large as a typical one. Features of such frequencies oscillate between neighbouring rows and are noise
-    there. The variance is at most 2/m as for any kernel, but for close pairs, t = ‖x − y‖/ℓ small, it is 2t/m for
-    "laplace" and 4√3 t³/m for ν = 3/2, where the Gaussian has t⁴/m. Claim 1 needs E‖w‖² < ∞, which is ν > 1.
+    The spectral laws of Laplace and Matérn kernels have heavy tails: of h frequencies for "laplace", the largest is
+    about h times as large as a typical one. Features of large frequencies oscillate between neighbouring rows and only
+    add noise there. The variance is at most 2/m, as for any kernel. But for close pairs (t = ‖x − y‖/ℓ small) it is
+    2t/m for "laplace" and 4√3 t³/m for ν = 3/2, compared with t⁴/m for the Gaussian. Claim 1 requires E‖w‖² < ∞, which
+    means ν > 1.
 
     References
     ----------
@@ -270,30 +275,31 @@ class RandomFourierFeatures(DenseFourierMap):
 
 
 class OrthogonalFourierFeatures(DenseFourierMap):
-    """Random Fourier features of the Gaussian, Laplace and Matérn kernels with orthogonal frequencies, [1]_.
+    """Random Fourier features of the Gaussian, Laplace and Matérn kernels with orthogonal frequencies [1]_.
 
-    The frequencies are w_i = s_i q_i/ℓ. The directions q_1, …, q_d are orthonormal and uniformly (Haar) distributed,
-    the next d are so again, independently of the first, and so on. The lengths s_i are independent: of the law χ_d for
-    the Gaussian, χ_d √(2ν/u) with u ~ χ²_{2ν} for Matérn kernels (ν = 1/2 for Laplace). Each w_i has the same law as in
-    :class:`RandomFourierFeatures`, so the features stay unbiased, with ‖Z(x)‖ = 1. For the Gaussian
+    The frequencies are w_i = s_i q_i/ℓ. The directions q_1, …, q_d are orthonormal and uniformly (Haar) distributed.
+    Each further block of d directions has the same law and is independent of the others. The lengths s_i are
+    independent and have the law χ_d for the Gaussian, and χ_d √(2ν/u) with u ~ χ²_{2ν} for Matérn kernels (ν = 1/2 for
+    Laplace). Each w_i has the same law as in :class:`RandomFourierFeatures`, so the features are unbiased, with
+    ‖Z(x)‖ = 1. For the Gaussian
 
         E Z(x)·Z(y) = k(x, y),   Var Z(x)·Z(y) ≈ [(1 − k²)² − ((h − 1)/d) k² t⁴]/m,   t = ‖x − y‖/ℓ, h = m/2 ≤ d,
 
-    up to O(1/d²), which Theorem 1 of [1]_ has as an upper bound. With more frequencies than features, h a multiple of
-    d, it is the same with d in place of h (but not of m).
+    up to O(1/d²). Theorem 1 of [1]_ gives this as an upper bound. With more frequencies than columns, h a multiple of
+    d, replace h by d in the formula (but keep m).
 
     Parameters
     ----------
     n_components : int
         Number m of features.
     kernel : {"gaussian", "laplace", "matern"}
-        The kernel, with the Euclidean norm: the law of ``norm="l1"`` is not the same in all directions.
+        The kernel, with the Euclidean norm: the law for ``norm="l1"`` is not rotation invariant.
     kernel_params : dict or None
-        ``{"nu": 2.5}`` of "matern" (1.5 if not given).
+        ``{"nu": 2.5}`` for "matern" (default 1.5).
     lengthscale : float > 0 or "scale"
         ℓ, as in :class:`RandomFourierFeatures`.
     batch_size : int or None
-        Most rows to work on at a time; None: as many as suit the cache or the device.
+        Largest number of rows to work on at a time; None: chosen to suit the cache or the device.
     random_state : None, int, RandomState or Generator
         Draws the frequencies in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size,
         up to rounding.
@@ -310,10 +316,10 @@ class OrthogonalFourierFeatures(DenseFourierMap):
 
     Notes
     -----
-    `transform` costs what it does with independent frequencies. `fit` makes them orthogonal in O(d m min(d, m))
-    operations, as fast as matrix products: as long as the `transform` of a few times min(d, m/2) rows. Most is gained
-    for close pairs (t < 2) and m ≥ 2d, nothing for one feature (d = 1). With heavy tails less is gained: the lengths,
-    which stay independent, are most of the variance.
+    `transform` costs the same as with independent frequencies. `fit` orthogonalizes them in O(d m min(d, m)) operations
+    at the speed of matrix products, which takes as long as the `transform` of a few times min(d, m/2) rows. The
+    variance falls most for close pairs (t < 2) and m ≥ 2d, and not at all for a single column (d = 1). It falls less
+    for heavy-tailed laws, where most of the variance comes from the independent lengths.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""Features from landmarks: rows of the data that stand for all."""
+"""Features from landmarks: a few rows that represent all rows."""
 
 from ntkit.features.landmarks.nystroem import NystroemFeatures
 

@@ -1,4 +1,4 @@
-"""Nyström features of any kernel, from landmarks among the rows."""
+"""Nyström features of any kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ntkit._state import Floats, Integers, Optional, Real, reserve
 from ntkit._validation import check_choice, check_data, check_int, check_real, message
 from ntkit.features.base import FeatureMap, Plan
 from ntkit.features.draws import RowDraws
-from ntkit.features.kernel import OfKernel
+from ntkit.features.kernel import KernelEstimator
 from ntkit.features.landmarks import choose
 from ntkit.features.lengthscale import check_lengthscale, default_lengthscale
 from ntkit.kernels.distances import DistanceKernel
@@ -23,13 +23,15 @@ from ntkit.kernels.spec import KernelLike
 
 _LANDMARKS = ("leverage", "uniform", "kmeans")
 _NORMALIZATIONS = ("symmetric", "cholesky")
-FITTED_TO_ROUNDING = 100  # times the tolerance: features in float32 have about a tenth of this error
-SINGLE_ERROR = 1e-6  # of a sum of kernel values in float32, over the norm of its weights
+# Multiple of the tolerance. If errors exceed it, the weights were fitted to rounding errors. float32 features have
+# about a tenth of this error.
+FITTED_TO_ROUNDING = 100
+SINGLE_ERROR = 1e-6  # rounding error of a weighted sum of float32 kernel values, relative to the norm of the weights
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NystroemPlan(Plan):
-    """Landmarks and the normalization that belongs to them; nothing is left to draw."""
+    """Landmarks and their normalization; there is nothing to draw."""
 
     landmarks: Any
     indices: np.ndarray | None
@@ -39,14 +41,14 @@ class NystroemPlan(Plan):
         """See :meth:`Plan.matrix`."""
         if self.kernel is None:
             raise ValueError(
-                "The exact kernel of rows is not known to NystroemFeatures(kernel='precomputed'): compare transform(K) "
-                "with K yourself, for example by ntkit.diagnostics.spectral_error."
+                "The exact kernel of rows is not known to NystroemFeatures(kernel='precomputed'). Compare transform(K) "
+                "with K yourself, for example with ntkit.diagnostics.spectral_error."
             )
         return self.kernel.matrix(X)
 
 
 class NystroemDraws(RowDraws):
-    """Kernel values with the landmarks, times the normalization; kernels run on threads by themselves."""
+    """Kernel values with the landmarks, times the normalization. Kernels start their own threads."""
 
     threaded = False
 
@@ -58,7 +60,7 @@ class NystroemDraws(RowDraws):
         self.triangular = not np.tril(plan.normalization, -1).any()
 
     def place(self, dtype: Any, device: Any) -> Any:  # noqa: ARG002
-        """Nothing: landmarks keep their precision, see :meth:`copy`."""
+        """Return nothing: landmarks keep their precision, see :meth:`copy`."""
         return ()
 
     def numbers_per_row(self, X: Array) -> int:
@@ -66,11 +68,11 @@ class NystroemDraws(RowDraws):
         return 8 * self._n_values(X)
 
     def rows_at_once(self, X: Array) -> int | None:
-        """See :meth:`RowDraws.rows_at_once`: as many as make a matrix product at full speed."""
+        """See :meth:`RowDraws.rows_at_once`: enough rows for matrix products at full speed."""
         return choose.block_rows(self._n_values(X), None, X)
 
     def _n_values(self, X: Array) -> int:
-        """Kernel values of a row."""
+        """Return the number of kernel values per row."""
         return self.n_components if self.plan.kernel is not None else X.shape[1]
 
     def features(self, X: Array, tables: Any) -> Array:  # noqa: ARG002
@@ -88,7 +90,7 @@ class NystroemDraws(RowDraws):
             out[...] = K @ self.copy("normalization", K)
 
     def times(self, X: Array, dual: np.ndarray, batch_size: int | None) -> Array:
-        """Kernel values in float64 with the landmarks, times weights of these, block by block."""
+        """Multiply the kernel values with the landmarks by weights `dual` of the landmarks, in float64, blockwise."""
         X = _at_least_single(X)
         view = None if _array.is_sparse(X) else _array.host_view(X)
         X = X if view is None else view
@@ -99,24 +101,24 @@ class NystroemDraws(RowDraws):
         return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts, axis=0)
 
     def values(self, X: Array) -> Array:
-        """Kernel values of rows with the landmarks."""
+        """Compute the kernel values of rows with the landmarks."""
         if self.plan.kernel is None:
             assert self.plan.indices is not None
             return choose.take(X.T, self.plan.indices).T
         return self.plan.kernel.matrix(X, self.copy("landmarks", X))
 
     def copy(self, what: str, like: Any) -> Any:
-        """Landmarks of the kind of some rows, or the normalization in the precision of kernel values; copies are kept.
+        """Return the landmarks as an array of the type of X, or the normalization in the dtype of K; copies are cached.
 
-        Landmarks keep their precision: those of float64 rows make kernel values in float64, which the normalization
-        needs, of float32 rows too.
+        `what` is "landmarks", with `like` = X, or "normalization", with `like` = K. Landmarks keep their precision:
+        float64 landmarks give float64 kernel values, which the normalization needs, even if X is float32.
         """
         if _array.is_traced(like):
             known: Any = self.plan.landmarks if what == "landmarks" else self.plan.normalization
             return known.toarray() if _array.is_sparse(known) else known
         sparse, on_device = _array.is_sparse(like), _array.is_torch(like)
         key = sparse, like.device if on_device else None, like.dtype if what == "normalization" else None
-        kept = self._copies.get(what)  # once: another thread may put another copy there
+        kept = self._copies.get(what)  # read only once: another thread may replace it
         if kept is not None and kept[0] == key:
             return kept[1]
         value: Any = self.plan.landmarks if what == "landmarks" else self.plan.normalization
@@ -134,54 +136,54 @@ class NystroemDraws(RowDraws):
         return value
 
 
-class NystroemFeatures(OfKernel, FeatureMap):
-    """Nyström features of any kernel: Z(x)·Z(y) = K(x, L) K(L, L)⁺ K(L, y) with m landmarks L, [1]_, [2]_.
+class NystroemFeatures(KernelEstimator, FeatureMap):
+    """Nyström features of any kernel: Z(x)·Z(y) = K(x, L) K(L, L)⁺ K(L, y) with m landmarks L [1]_, [2]_.
 
-        Z(x) = K(x, L) D^{-1/2} (D^{-1/2} K(L, L) D^{-1/2})^{-1/2},    D the diagonal of K(L, L),
+        Z(x) = K(x, L) D^{-1/2} (D^{-1/2} K(L, L) D^{-1/2})^{-1/2},    D the diagonal of K(L, L).
 
-    which is K(x, L) K(L, L)^{-1/2} but for a rotation, and loses fewer digits where norms differ. The features are
-    exact for the landmarks, and never too large: 0 ⪯ Z Zᵀ ⪯ K. They suit the rows that `fit` has seen, and rows like
-    these, where random features suit any rows but with a larger error.
+    This equals K(x, L) K(L, L)^{-1/2} up to a rotation, and loses fewer digits if the rows have different norms. The
+    features are exact for the landmarks, and never overestimate the kernel: 0 ⪯ Z Zᵀ ⪯ K. They are adapted to rows like
+    the rows of `fit`; random features suit all rows, but with a larger error.
 
     Parameters
     ----------
     kernel : str, Layer or callable
         "ntk", "nngp", "cntk", "gaussian", "laplace", "matern", "polynomial", "exponential" or "dot_product"; a network
         of :mod:`ntkit.networks`; a function ``kernel(X, Y, **params)`` that returns the matrix, see
-        :func:`ntkit.kernels.gram`. Or "precomputed": `fit` then takes the square kernel matrix of n rows, and
-        `transform` rows of n kernel values with these.
+        :func:`ntkit.kernels.gram`; or "precomputed". With "precomputed", `fit` takes the square kernel matrix of n
+        rows, and `transform` takes rows of n kernel values with these rows.
     n_components : int
-        Number m of landmarks, and of features; the number of rows where there are fewer.
+        Number m of landmarks and of features. If X has fewer rows, every row is a landmark.
     landmarks : {"leverage", "uniform", "kmeans"} or array of shape (m, n_features)
-        "leverage": rows drawn by their ridge leverage scores, so that small clusters and rows far from all others are
-        represented. "uniform": rows drawn at random. "kmeans": centres of k-means, of dense rows [3]_. An array holds
-        the landmarks themselves, as many as there are to be.
+        "leverage": rows sampled by their ridge leverage scores, so that small clusters and outlying rows are
+        represented. "uniform": rows sampled uniformly. "kmeans": k-means centres, for dense rows only [3]_. An array
+        holds the landmarks themselves; `n_components` is then ignored.
     kernel_params : dict or None
         Further parameters of the kernel, such as ``{"degree": 3}``, ``{"nu": 2.5}`` or, for a network,
         ``{"kind": "nngp"}``.
     lengthscale : float > 0 or "scale"
         ℓ of "gaussian", "laplace", "matern" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
     depth : int or None
-        Number of layers of "ntk", "nngp" and "cntk", which has two at least; None: 1, and 3 for "cntk".
+        Number of layers of "ntk", "nngp" and "cntk" (at least 2 for "cntk"). None: 3 for "cntk", otherwise 1.
     normalization : {"symmetric", "cholesky"}
-        "symmetric": the formula above, by eigenvectors. "cholesky": the inverse transposed Cholesky factor in place of
-        the inverse root, which rotates the features and takes a tenth of the time. Features then miss up to 1e-10 of
-        k(x, x), 1e-5 for float32 rows.
+        "symmetric": the formula above, computed from eigenvectors. "cholesky": the inverse transposed Cholesky factor
+        instead of the inverse root. It rotates the features and takes a tenth of the time. Features then miss up to
+        1e-10 of k(x, x), or 1e-5 for float32 rows.
     alpha : float > 0 or None
-        λ of the leverage scores, which are the diagonal of K(K + λI)⁻¹. None: from the spectrum of a sample, such that
-        the scores add up to less than about m / log m.
+        λ of the leverage scores, which are the diagonal of K(K + λI)⁻¹. None: chosen from the spectrum of a sample such
+        that the scores add up to less than about m / log m.
     batch_size : int or None
-        Most rows to work on at a time; None: as many as suit the machine.
+        Largest number of rows to work on at a time; None: chosen to suit the machine.
     random_state : None, int, RandomState or Generator
         Draws the landmarks in `fit`. Equal seeds give equal landmarks for NumPy and torch and for any batch size, up to
-        rounding; but those of "kmeans" are others for tensors on a device.
+        rounding. Only "kmeans" gives different landmarks for tensors on a GPU.
 
     Attributes
     ----------
     landmarks_ : ndarray or CSR of shape (m, n_features), or ndarray of shape (m, height, width, channels)
         L. For "precomputed" K(L, L).
     landmark_indices_ : ndarray of shape (m,)
-        Their places among the rows of `fit`, in increasing order, if that is where they are from.
+        Indices of the landmarks among the rows of `fit`, in increasing order. Set only if landmarks are rows of `fit`.
     normalization_ : ndarray of shape (m, m)
         N with Z(x) = K(x, L) N, in float64.
     lengthscale_ : float
@@ -194,14 +196,15 @@ class NystroemFeatures(OfKernel, FeatureMap):
 
     Notes
     -----
-    A kernel value for each landmark and O(m²) per row. `fit` takes O(n m²) for "leverage", O(m³) else; never are more
-    than n·m kernel values computed at a level, nor held at all. Theorem 3 of [2]_: with λ given,
-    m = O(s_λ log(s_λ/δ)) landmarks suffice for ‖K − Z Zᵀ‖ ≤ λ with probability 1 − δ, s_λ the statistical dimension.
-    (Samples here have a fixed size, half of m on the way to the landmarks.)
+    A row takes one kernel value for each landmark, and O(m²) operations. `fit` takes O(n m²) for "leverage" and O(m³)
+    otherwise. At most n·m kernel values are computed at a level of the sampling, and they are never all held in memory.
+    Theorem 3 of [2]_: for a given λ, m = O(s_λ log(s_λ/δ)) landmarks suffice for ‖K − Z Zᵀ‖ ≤ λ with probability 1 − δ,
+    where s_λ is the statistical dimension. (Unlike in [2]_, samples have a fixed size: m/2 for intermediate samples.)
 
-    Eigenvalues of the scaled K(L, L) below m·2.2e-16 of the largest, 1.2e-7 for float32 rows, are dropped with their
-    directions: equal landmarks do no harm. From a Dask collection `fit` sees the first block of rows, and models that
-    read rows block by block give it the first one. Tensors that require gradients keep them, if the kernel can.
+    Eigenvalues of the scaled K(L, L) below m·2.2e-16 times the largest, or 1.2e-7 times the largest for float32 rows,
+    are dropped with their eigenvectors, so duplicate landmarks are harmless. For a Dask collection `fit` uses the first
+    block of rows; models that read rows block by block also fit it on the first block. If X requires gradients and the
+    kernel supports them, so do the features.
 
     References
     ----------
@@ -265,7 +268,8 @@ class NystroemFeatures(OfKernel, FeatureMap):
         indices, chosen = self._choose(X, seed)
         if indices is not None:
             learned["landmark_indices_"] = indices
-        # By NumPy, as for a map from a file; functions, which no file has, may be for tensors only.
+        # Landmarks are NumPy arrays, as in a map loaded from a file. Kernel functions are never in a file and may only
+        # accept tensors, so they get the original landmarks.
         return learned | {"landmarks_": _on_host(chosen), "chosen": chosen if callable(self.kernel) else None}
 
     def _plan(self, shape: tuple[int, ...], learned: dict[str, Any]) -> NystroemPlan:
@@ -287,7 +291,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
         )
 
     def _check_state(self, limit: int, *, tolerance: float = 1e-3) -> None:
-        """Check landmarks too, of which planning takes a matrix and its eigenvectors."""
+        """Check the landmarks too: planning computes their kernel matrix and its eigenvectors."""
         landmarks, indices = self.landmarks_, self.__dict__.get("landmark_indices_")
         n = landmarks.shape[0]
         reserve(48 * n**2, f"The kernel matrix of {n} landmarks and its eigenvectors", seconds=3e-10 * n**3)
@@ -295,9 +299,14 @@ class NystroemFeatures(OfKernel, FeatureMap):
         if self._has_name("precomputed"):
             shape = landmarks.shape[:1]
             if indices is None or indices.max(initial=0) >= self.n_features_in_:
-                raise ValueError(f"The landmarks of {type(self).__name__} are not among {self.n_features_in_} columns")
+                raise ValueError(
+                    f"The landmark indices of {type(self).__name__} must be below its {self.n_features_in_} columns"
+                )
         if landmarks.shape[1:] != shape or not len(landmarks.indptr if _array.is_sparse(landmarks) else landmarks):
-            raise ValueError(f"The landmarks of {type(self).__name__} have the shape {landmarks.shape}")
+            raise ValueError(
+                f"The landmarks of {type(self).__name__} must be at least one row of shape {shape}. Got an array of "
+                f"shape {landmarks.shape}"
+            )
         super()._check_state(limit, tolerance=tolerance)
 
     def _draw(self, plan: NystroemPlan, seed: np.random.SeedSequence) -> NystroemDraws:  # noqa: ARG002
@@ -307,20 +316,21 @@ class NystroemFeatures(OfKernel, FeatureMap):
         return {"normalization_": plan.normalization, "_resolved": plan.kernel}
 
     def times(self, X: Any, weights: Array, tolerance: float = 0.0) -> Array:
-        """Z(X) @ weights as K(X, L) @ (N weights), which takes O(m) per row in place of O(m²).
+        """Compute Z(X) @ weights as K(X, L) @ (N weights), which takes O(m) per row instead of O(m²).
 
         Parameters
         ----------
         X : array, data frame, sparse matrix or torch tensor, as for :meth:`transform`
         weights : array of shape (n_components, k)
         tolerance : float, default=0
-            Error that does not matter. float32 rows are computed in float32 if rounding makes no larger one, in float64
-            if it makes one up to 100 times as large, and by their features else.
+            Acceptable absolute error. It only matters for float32 rows: if the rounding error stays below the
+            tolerance, they are computed in float32; up to 100 times the tolerance, in float64; otherwise from the
+            features.
 
         Returns
         -------
         array of shape (n_samples, k), float64
-            A tensor if X is one on a device, or of 16 or 32 bits; else a NumPy array.
+            A tensor if X is a tensor on a GPU or a tensor of 16 or 32 bits; otherwise a NumPy array.
 
         Examples
         --------
@@ -343,13 +353,13 @@ class NystroemFeatures(OfKernel, FeatureMap):
             return self._resolved.weighted_sums(X, self._draws.copy("landmarks", X), dual)
         if error <= FITTED_TO_ROUNDING * tolerance:
             return self._draws.times(X, dual, self._check_batch_size())
-        # Weights this large were fitted to rounding errors of features, too: these must be the same here.
+        # Weights this large were fitted to the rounding errors of the features too, so the same features are needed.
         Z = self.transform(X)
         xp: Any = _array.namespace(Z)
         return xp.matmul(xp.astype(Z, xp.float64), xp.asarray(_array.to_numpy(weights), device=_array.device(Z)))
 
     def weighted_expression(self, X: Array, weights: np.ndarray, tolerance: float = 0.0) -> Array:
-        """Z(X) @ weights as one expression, in float64, without checks; see :meth:`times`."""
+        """Compute Z(X) @ weights as one expression in float64, without validating X; see :meth:`times`."""
         dual = self.normalization_ @ weights
         error = SINGLE_ERROR * float(np.linalg.norm(dual, axis=0).max(initial=0.0))
         if self.landmarks_.dtype.itemsize < 8 and error > FITTED_TO_ROUNDING * tolerance:
@@ -361,13 +371,16 @@ class NystroemFeatures(OfKernel, FeatureMap):
         return K @ _array.constant(dual, K)
 
     def _choose(self, X: Any, seed: np.random.SeedSequence) -> tuple[np.ndarray | None, Any]:
-        """Indices of landmarks among the rows X, and the landmarks, of the library of X unless they are given."""
+        """Choose the landmarks; return their indices among the rows of X, or None, and the landmarks.
+
+        The landmarks are of the array library of X, unless they are given as a parameter.
+        """
         if not isinstance(self.landmarks, str):
             return None, self._check_landmarks(X)
         size = min(self.n_components, X.shape[0])
         if self.landmarks == "kmeans":
             if self._sparse:
-                rule = "'leverage', 'uniform' or an array for sparse rows, of which centres would be dense"
+                rule = "'leverage', 'uniform' or an array for sparse rows, because k-means centres would be dense"
                 raise ValueError(message(type(self).__name__, "landmarks", rule, self.landmarks))
             return None, choose.centres(X, size, seed)
         if size == X.shape[0]:
@@ -375,18 +388,18 @@ class NystroemFeatures(OfKernel, FeatureMap):
         elif self.landmarks == "uniform":
             indices = choose.uniform(X.shape[0], size, seed)
         elif self._resolved is None:
-            indices = choose.leverage(choose.OfMatrix(X, self.batch_size), size, seed, self.alpha)
+            indices = choose.leverage(choose.StoredMatrix(X, self.batch_size), size, seed, self.alpha)
         else:
-            indices = choose.leverage(choose.OfRows(self._resolved, X, self.batch_size), size, seed, self.alpha)
+            indices = choose.leverage(choose.ComputedMatrix(self._resolved, X, self.batch_size), size, seed, self.alpha)
         chosen = choose.take(X, indices)
         return indices, choose.take(chosen.T, indices).T if self._resolved is None else chosen
 
     def _check_landmarks(self, X: Any) -> Any:
-        """Landmarks given, as a NumPy array or CSR."""
+        """Return the landmarks given as a parameter, as a NumPy array or CSR."""
         name, shape = type(self).__name__, tuple(X.shape[1:])
         given = check_data(self.landmarks, "landmarks", name, ndims=(len(X.shape),), sparse=len(X.shape) == 2)
         if tuple(given.shape[1:]) != shape:
-            rule = f"rows of {shape[0]} features, as X has" if len(shape) == 1 else f"images of shape {shape}, as X has"
+            rule = f"rows of {shape[0]} features, like X" if len(shape) == 1 else f"images of shape {shape}, like X"
             raise ValueError(message(name, "landmarks", rule, given))
         if _array.is_sparse(given):
             return given.copy()
@@ -394,7 +407,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
         return np.array(given, dtype=_array.result_dtype(given))
 
     def _check_parameters(self) -> float | None:
-        """Check all parameters but those of the kernel; the length scale given, None for "scale"."""
+        """Check all parameters except the kernel parameters; return the length scale, or None for "scale"."""
         name = type(self).__name__
         check_int(self.n_components, "n_components", name, minimum=1)
         if self.depth is not None:
@@ -415,7 +428,7 @@ class NystroemFeatures(OfKernel, FeatureMap):
             raise TypeError(message(name, "landmarks", "'leverage', 'uniform', 'kmeans' or an array of rows", value))
         if self._has_name("precomputed"):
             if not isinstance(value, str) or value == "kmeans":
-                rule = "'leverage' or 'uniform' for kernel='precomputed', where there are no rows"
+                rule = "'leverage' or 'uniform' for kernel='precomputed', because there are no rows"
                 raise ValueError(message(name, "landmarks", rule, value))
             if self.kernel_params:
                 rule = "None for kernel='precomputed', which has no parameters"
@@ -423,12 +436,12 @@ class NystroemFeatures(OfKernel, FeatureMap):
 
 
 def inverse_root(K: Array, *, single: bool, triangular: bool = False) -> Array:
-    """D^{-1/2} (D^{-1/2} K D^{-1/2})^{-1/2}, D the diagonal of K, without directions that are lost in rounding.
+    """Compute D^{-1/2} (D^{-1/2} K D^{-1/2})^{-1/2}, D the diagonal of K, without eigenvectors lost in rounding.
 
-    With `triangular` D^{-1/2} L⁻ᵀ for the Cholesky factorization L Lᵀ of the scaled matrix plus SHIFT times I.
+    With `triangular`, compute D^{-1/2} L⁻ᵀ for the Cholesky factorization L Lᵀ of the scaled matrix plus SHIFT times I.
 
-    Kernel values of float32 rows (`single`) are rounded to 6e-8: directions with an eigenvalue σ get errors of about
-    6e-8/√σ in the features, so that small ones bring more noise than they add to the kernel.
+    Kernel values of float32 rows (`single`) have rounding errors of 6e-8. An eigenvector with eigenvalue σ turns these
+    into errors of about 6e-8/√σ in the features, so small eigenvalues add more noise than signal.
     """
     xp: Any = _array.namespace(K)
     norms = xp.sqrt(xp.clip(xp.linalg.diagonal(K), 0, None))
@@ -447,14 +460,14 @@ def inverse_root(K: Array, *, single: bool, triangular: bool = False) -> Array:
 
 
 SHIFT = {True: 1e-5, False: 1e-10}
-"""What is added to the diagonal of a scaled matrix that is factorized, for `single` and for float64 values.
+"""Number added to the diagonal of a scaled matrix before its Cholesky factorization; the key is `single`.
 
-Features then miss as much of k(x, x) at most; pivots are no smaller, so that rounding errors of kernel values become
-errors of 2e-5 (1e-11) in the features at most."""
+Features then miss at most this share of k(x, x). Pivots are at least this large, so rounding errors of kernel values
+cause errors of at most 2e-5 (`single`) or 1e-11 in the features."""
 
 
 def triangular_root(C: np.ndarray) -> Any:
-    """L⁻ᵀ of C = L Lᵀ; None if C is not positive definite."""
+    """Return L⁻ᵀ for C = L Lᵀ, or None if C is not positive definite."""
     from scipy.linalg import lapack
 
     factor, info = lapack.dpotrf(np.asarray(C, dtype=np.float64), lower=True, clean=True)
@@ -465,21 +478,21 @@ def triangular_root(C: np.ndarray) -> Any:
 
 
 def times_triangular(K: np.ndarray, R: np.ndarray) -> np.ndarray:
-    """K @ R for an upper triangular R, in half of the time; K is overwritten."""
+    """Compute K @ R for an upper triangular R, in half the time of a full product; K is overwritten."""
     from scipy.linalg import blas
 
     trmm = blas.strmm if K.dtype == np.float32 else blas.dtrmm
-    # In Fortran's order, where nothing is copied, this is Rᵀ Kᵀ.
+    # In Fortran order this is Rᵀ Kᵀ, and nothing is copied.
     return trmm(1.0, R.T, K.T, side=0, lower=1, overwrite_b=1).T
 
 
 def _at_least_single(X: Any) -> Any:
-    """16-bit tensors in float32; all else as it is."""
+    """Convert 16-bit tensors to float32; return all other rows unchanged."""
     if not _array.is_torch(X) or not X.dtype.is_floating_point or X.dtype.itemsize >= 4:
         return X.detach() if _array.is_torch(X) else X
     return X.detach().float()
 
 
 def _on_host(x: Any) -> Any:
-    """NumPy array of a tensor, of 16-bit numbers in float32."""
+    """Convert a tensor to a NumPy array, with 16-bit numbers as float32; return other arrays unchanged."""
     return _at_least_single(x).cpu().numpy() if _array.is_torch(x) else x

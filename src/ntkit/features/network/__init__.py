@@ -1,4 +1,4 @@
-"""Features of the kernels of networks: sketched or random ones layer by layer, and gradients of finite networks."""
+"""Features of kernels of networks: sketched or random features layer by layer, and gradients of finite networks."""
 
 from ntkit.features.network.gradient import GradientFeatures
 from ntkit.features.network.maps import NetworkFeatures

@@ -1,4 +1,4 @@
-"""Sums over patches, compiled: one pass over the output, of which a row of pixels stays in cache."""
+"""Compiled sums over patches, with one pass over the output; a row of output pixels stays in cache."""
 
 from __future__ import annotations
 

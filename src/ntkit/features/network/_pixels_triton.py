@@ -1,4 +1,4 @@
-"""Sums over patches and scaling of vectors on CUDA, in one pass each; neighbouring pixels come from the cache."""
+"""Sums over patches and scaling of vectors on CUDA, in one pass each; neighbouring pixels are read from the cache."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import triton.language as tl
 from ntkit.networks.layers import Window
 from ntkit.programs import power_of_two
 
-PIXELS = 32  # of a row of the image that a program takes at a time, if it has as many
-CHANNELS = 128
-TILE = 4096  # numbers that a program scales at a time
-LONGEST = 8192  # columns of a vector that one program scales
+PIXELS = 32  # largest number of pixels of an image row that a program processes at a time
+CHANNELS = 128  # largest number of channels that a program processes at a time
+TILE = 4096  # number of values that a program scales at a time
+MAX_COLUMNS = 8192  # length of the longest vector that one program can scale
 
 
 def mix_patches(x: torch.Tensor, signs: np.ndarray, rows: Window, cols: Window, scale: float) -> torch.Tensor:
-    """See :func:`ntkit.features.network.pixels.mix_patches`; channels may be a slice of more."""
+    """See :func:`ntkit.features.network.pixels.mix_patches`; `x` may be a slice of more channels."""
     if x.stride(3) != 1 or x.stride(1) != x.shape[2] * x.stride(2) or x.stride(0) != x.shape[1] * x.stride(1):
         x = x.clone(memory_format=torch.contiguous_format)  # not contiguous(): axes of length 1 may have any stride
     n, height, width, n_channels = x.shape
     out = torch.empty((n, rows.n_out, cols.n_out, n_channels), dtype=x.dtype, device=x.device)
-    # A number passed to a kernel would be a float32.
+    # The scale is part of the weights, because Triton would pass a Python number as float32.
     wide = np.float64 if x.dtype == torch.float64 else np.float32
     weights = torch.from_numpy((scale * signs).astype(wide)).to(x.device)
-    # Wide numbers of a large tile, with all offsets unrolled, would not fit in registers by far.
+    # A large tile of float64 values, with all offsets unrolled, would not fit in registers.
     pixels = min(PIXELS // 4 if wide is np.float64 else PIXELS, power_of_two(cols.n_out))
     channels = min(CHANNELS, max(16, power_of_two(n_channels)))
     grid = (n * rows.n_out, triton.cdiv(n_channels, channels), triton.cdiv(cols.n_out, pixels))
@@ -43,14 +43,14 @@ def mix_patches(x: torch.Tensor, signs: np.ndarray, rows: Window, cols: Window, 
 
 
 def on_device(x: torch.Tensor) -> Any:
-    """Where kernels on a tensor are to be launched; nothing for Triton's interpreter."""
+    """Return a context in which kernels run on the device of `x`; it does nothing for Triton's interpreter."""
     return torch.cuda.device(x.device) if x.is_cuda else nullcontext()
 
 
 def scale_rows(x: torch.Tensor, power: torch.Tensor, out: torch.Tensor, floor: float) -> torch.Tensor:
-    """Write vectors along the last axis, scaled to the squared norms `power`, to `out`; both may be slices of more.
+    """Scale vectors along the last axis to the squared norms `power`, and write them to `out`.
 
-    Those whose norms are below `floor` times what they should be become 0.
+    `x` and `out` may be slices of larger tensors. Vectors whose norms are below `floor` times the target become 0.
     """
     rows, target = x.flatten(0, -2), out.flatten(0, -2)
     norms = power.flatten().sqrt().to(torch.float32)
@@ -67,8 +67,8 @@ def scale_rows(x: torch.Tensor, power: torch.Tensor, out: torch.Tensor, floor: f
 
 
 def fits(x: torch.Tensor) -> bool:
-    """Whether :func:`scale_rows` takes these vectors."""
-    return x.dtype != torch.float64 and x.shape[-1] <= LONGEST and x.stride(-1) == 1
+    """Return whether :func:`scale_rows` supports these vectors."""
+    return x.dtype != torch.float64 and x.shape[-1] <= MAX_COLUMNS and x.stride(-1) == 1
 
 
 @triton.jit
@@ -79,7 +79,7 @@ def _scale(
     column = tl.arange(0, SIZE)
     known = (row < n_rows)[:, None] & (column < n_columns)[None, :]
     x = tl.load(x_ptr + row[:, None] * stride + column[None, :], mask=known, other=0.0).to(tl.float32)
-    top = tl.max(tl.abs(x), axis=1)  # squares of numbers over the largest cannot overflow
+    top = tl.max(tl.abs(x), axis=1)  # divide by the largest value, so that squares cannot overflow
     top = tl.where(top > 0, top, 1.0)
     ratio = x / top[:, None]
     own = top * tl.sqrt(tl.sum(ratio * ratio, axis=1))

@@ -1,7 +1,7 @@
-"""Finite networks of any description, and the gradients of their output, in torch.
+"""Finite networks of any architecture, and the gradients of their output, in torch.
 
-Everything is an image: a vector has one pixel, Flatten only tells the next Dense layer to see all pixels at once. So
-few kinds of steps make every network: weights on patches, activations, averages, norms, and sums of branches.
+Everything is an image: a vector has one pixel, and Flatten only makes the next Dense layer see all pixels at once. So
+every network consists of a few kinds of steps: weights on patches, activations, averages, norms, and sums of branches.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from ntkit.networks.layers import Window, as_pair
 class Linear:
     """A layer with weights, x ↦ `scale` · W x + `bias` · β on every patch of an image; β is the last column of W.
 
-    `patch` is (rows, columns, channels), in which order a row of W meets it; `pads` are the zeros left, right, above
-    and below; `n_out` are the rows and columns of the output.
+    `patch` is (rows, columns, channels), and the entries of a row of W have this order. `pads` are the numbers of zeros
+    left, right, above and below. `n_out` holds the numbers of rows and columns of the output.
     """
 
     fan_out: int
@@ -53,13 +53,13 @@ class Linear:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Shape of W, (fan_out, fan_in), with one more column where there are biases."""
+        """Shape of W, (fan_out, fan_in), with one more column if there are biases."""
         return self.fan_out, prod(self.patch) + (self.bias > 0)
 
 
 @dataclass(frozen=True)
 class Norm:
-    """Division by √(Σ x² / `n_units`), the sum over the channels of a pixel, or over all pixels too if `whole`."""
+    """Division by √(Σ x² / `n_units`); the sum is over the channels of a pixel, or also over all pixels if `whole`."""
 
     n_units: int
     whole: bool
@@ -77,10 +77,10 @@ Step: TypeAlias = Linear | Activation | AvgPool | Norm | Sum
 
 @dataclass(frozen=True)
 class Finite:
-    """What reaches a layer of a finite network: images, and the steps that made them.
+    """The input of a layer of a finite network: the shape of the images, and the steps that made them.
 
-    The kernel of `raw` pixels is the sum over channels, of others the mean. The pixels of a `flat` image are one
-    vector.
+    The kernel of `raw` pixels is the sum over channels; the kernel of other pixels is the mean. The pixels of a `flat`
+    image are one vector.
     """
 
     height: int
@@ -91,28 +91,28 @@ class Finite:
     steps: tuple[Step, ...] = ()
 
     def then(self, *steps: Step, **changes: Any) -> Finite:
-        """The images after some more steps."""
+        """Return the images after more steps."""
         return replace(self, steps=self.steps + steps, **changes)
 
 
 class FiniteSteps(Algebra[Finite]):
-    """Steps of a network with a number of units, or channels, in each layer; weights are divided by √fan_in."""
+    """Steps of a network with `n_units` units or channels in each layer; weights are divided by √fan_in."""
 
     def __init__(self, n_units: int):
         self.n_units = n_units
 
     def fork(self, image: Finite) -> Finite:
-        """Branches begin with no steps of their own."""
+        """Start a branch without steps."""
         return replace(image, steps=())
 
     def join(self, layer: Residual, before: Finite, ends: list[Finite], path: Path) -> Finite:
-        """Branches added up, which need equally many channels: raw ones are projected, without training."""
+        """Add up branches, which need equal numbers of channels: raw ones are projected by untrained weights."""
         ends = [replace(self.weights(Conv(1, trainable=False), e), flat=e.flat) if e.raw else e for e in ends]
         total = Sum(tuple(end.steps for end in ends))
         return replace(ends[0], steps=(*before.steps, total))
 
     def weights(self, layer: Conv, image: Finite) -> Finite:
-        """A layer with weights; raw channels are no part of the fan-in."""
+        """Add a layer with weights; raw channels do not count in the fan-in."""
         rows, columns = layer.windows(image.height, image.width)
         fan_in = rows.size * columns.size * (1 if image.raw else image.channels)
         step = Linear(
@@ -129,7 +129,7 @@ class FiniteSteps(Algebra[Finite]):
 
 
 def resolve(layers: Sequence[Layer], shape: tuple[int, ...], width: int) -> tuple[Step, ...]:
-    """Steps of a network with one output, the last of `layers` being Dense, and `width` units or channels elsewhere."""
+    """Return the steps of a network with `width` units or channels and one output; the last of `layers` is Dense."""
     *hidden, last = layers
     height, breadth, channels = (1, 1, *shape) if len(shape) == 1 else shape
     image = fold(Sequential(*hidden), FiniteSteps(width), Finite(height, breadth, channels, raw=True))
@@ -172,12 +172,12 @@ def _(algebra: FiniteSteps, layer: Normalize, image: Finite, path: Path) -> Fini
 
 @FiniteSteps.rule(Activation)
 def _(algebra: FiniteSteps, layer: Activation, image: Finite, path: Path) -> Finite:
-    layer.sigma(np.zeros(1))  # raises for one that has none
+    layer.sigma(np.zeros(1))  # raises if the activation does not define sigma
     return image.then(layer)
 
 
 def linears(steps: Sequence[Step]) -> Iterator[Linear]:
-    """Yield all layers with weights, in the order in which they are met."""
+    """Yield all layers with weights, in the order of evaluation."""
     for step in steps:
         if isinstance(step, Linear):
             yield step
@@ -187,7 +187,7 @@ def linears(steps: Sequence[Step]) -> Iterator[Linear]:
 
 
 def floats_per_row(steps: Sequence[Step]) -> int:
-    """Numbers held for one row while its gradients are computed: activations, patches of a layer, gradients."""
+    """Estimate how many numbers one row takes while its gradients are computed: activations, patches, gradients."""
     layers = list(linears(steps))
     activations = sum(prod(layer.n_out) * layer.fan_out for layer in layers)
     patches = max(prod(layer.n_out) * prod(layer.patch) for layer in layers)
@@ -195,10 +195,10 @@ def floats_per_row(steps: Sequence[Step]) -> int:
 
 
 def gradients(steps: Sequence[Step], weights: Sequence[np.ndarray], x: Array) -> Array:
-    """Gradients of the output with respect to the trained weights, one row for every image (vector).
+    """Compute gradients of the output with respect to the trained weights, one row for every image or vector.
 
-    One forward and one backward pass for all rows together: the gradient of W is then, for each row, the product of
-    what comes back to a layer's output and the patches that went in. The result is an array of the library of `x`.
+    There is one forward and one backward pass for all rows together. The gradient of W is then, for each row, the
+    product of the gradient of the layer's output and the layer's input patches. The result is of the library of `x`.
     """
     torch = import_torch()
     if not _array.is_torch(x):
@@ -206,7 +206,7 @@ def gradients(steps: Sequence[Step], weights: Sequence[np.ndarray], x: Array) ->
     differentiable = x.requires_grad and torch.is_grad_enabled()
     x = x if differentiable else x.detach()
     trace: list[tuple[Linear, Array, Array]] = []
-    # Without TF32, which rounds to three digits and is torch's default for convolutions.
+    # Disable TF32, which rounds to three digits and is torch's default for convolutions.
     with torch.inference_mode(False), torch.enable_grad(), exact_products():
         images = (x if x.ndim == 4 else x[:, None, None, :]).permute(0, 3, 1, 2)
         matrices = (torch.from_numpy(w).to(x.device, x.dtype) for w in weights)
@@ -221,26 +221,26 @@ def gradients(steps: Sequence[Step], weights: Sequence[np.ndarray], x: Array) ->
 
 
 def import_torch() -> Any:
-    """Import torch, or tell how to get it."""
+    """Import torch, or raise an error that says how to install it."""
     try:
         import torch
     except ImportError as error:
         raise ImportError(
             "GradientFeatures needs torch for networks other than Dense layers with ReLU, LeakyReLU or Abs between "
-            "them: pip install 'ntkit[torch]'."
+            "them. Install it: pip install 'ntkit[torch]'."
         ) from error
     return torch
 
 
 def _zeros(window: Window, size: int) -> tuple[int, int]:
-    """Zeros before and after an axis."""
+    """Return the numbers of zeros before and after an axis."""
     return window.before, max((window.n_out - 1) * window.stride + window.size - size - window.before, 0)
 
 
 def _forward(
     steps: Sequence[Step], matrices: Iterator[Array], x: Array, trace: list[tuple[Linear, Array, Array]]
 ) -> Array:
-    """Output of the steps for images (n, channels, rows, columns); what enters and leaves trained layers is noted."""
+    """Apply steps to images (n, channels, rows, columns); append inputs and outputs of trained layers to `trace`."""
     from torch.nn import functional
 
     for step in steps:
@@ -263,7 +263,7 @@ def _linear(step: Linear, matrix: Array, x: Array, trace: list[tuple[Linear, Arr
     x = functional.pad(x, step.pads) if any(step.pads) else x
     biases = step.bias * matrix[:, -1] if step.bias else None
     matrix = matrix[:, :-1] if step.bias else matrix
-    if step.patch == (*x.shape[2:], x.shape[1]):  # one patch: a product of matrices is faster
+    if step.patch == (*x.shape[2:], x.shape[1]):  # for a single patch a matrix product is faster
         h = (step.scale * x.permute(0, 2, 3, 1).flatten(1) @ matrix.mT)[:, :, None, None]
     else:
         filters = (step.scale * matrix).unflatten(1, step.patch).permute(0, 3, 1, 2)
@@ -277,7 +277,7 @@ def _linear(step: Linear, matrix: Array, x: Array, trace: list[tuple[Linear, Arr
 
 
 def _patches(step: Linear, x: Array) -> Array:
-    """Patches of padded images as rows, (n, positions, fan_in), and for biases a column that `scale` makes `bias`."""
+    """Return patches of padded images as rows, (n, positions, fan_in); biases add a column `bias` / `scale`."""
     (rows, columns, _), (down, across) = step.patch, step.stride
     windows = x.permute(0, 2, 3, 1).unfold(1, rows, down).unfold(2, columns, across)
     patches = windows.permute(0, 1, 2, 4, 5, 3).flatten(3).flatten(1, 2)
@@ -293,4 +293,4 @@ def _divide_by_norm(step: Norm, x: Array) -> Array:
 
     variance = (x * x).sum((1, 2, 3) if step.whole else 1, keepdim=True) / step.n_units
     positive = variance > 0
-    return x * torch.where(positive, variance, 1).rsqrt() * positive  # zeros stay zeros, with gradients of zero
+    return x * torch.where(positive, variance, 1).rsqrt() * positive  # zeros stay zeros and have zero gradients

@@ -1,4 +1,4 @@
-"""Gradients of finite random networks as features: what the kernels of infinite width improve upon."""
+"""Gradients of finite random networks as features: a baseline for the kernels of infinite width."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from ntkit import _array, networks
 from ntkit._array import Array
 from ntkit._batching import working_memory
-from ntkit._images import OfRowsOrImages
+from ntkit._images import RowOrImageInput
 from ntkit._random import RandomState, generator
 from ntkit._validation import check_int, message
 from ntkit.features.base import FeatureMap, Plan
@@ -24,13 +24,13 @@ from ntkit.networks import Dense, Layer, PiecewiseLinear, UnsupportedError, outp
 from ntkit.networks.fold import flatten
 from ntkit.programs import array_api
 
-_WIDTH = 128
-_CACHE = 2**25  # bytes for batches of images on the host: larger ones leave the cache and take twice the time
+_DEFAULT_WIDTH = 128  # units or channels of hidden layers
+_BATCH_BYTES = 2**25  # size of batches of images on the host; larger batches leave the cache and take twice the time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class GradientPlan(Plan):
-    """A network of finite width, as steps; `chosen` of its gradients are kept, None: all."""
+    """A network of finite width, as steps; `n_components` of its gradients are kept."""
 
     layers: tuple[Layer, ...]
     steps: tuple[Step, ...]
@@ -44,7 +44,7 @@ class GradientPlan(Plan):
 
 
 class GradientDraws(RowDraws):
-    """The weights of the network, one matrix for each layer, and which of the gradients are kept."""
+    """The weights of the network, one matrix for each layer, and the indices of the gradients that are kept."""
 
     threaded = False
 
@@ -62,7 +62,7 @@ class GradientDraws(RowDraws):
             self.chosen = np.sort(chosen)
 
     def features(self, X: Array, tables: Any) -> Array:
-        """The gradients with respect to the trained layers one after the other, each in C order."""
+        """Compute the gradients with respect to the trained layers one after the other, each in C order."""
         X = X.toarray() if _array.is_sparse(X) else X
         if _is_chain(self.plan.layers):
             Z = _chain_gradients(self.plan.layers, self.weights, X)
@@ -77,35 +77,35 @@ class GradientDraws(RowDraws):
     def rows_at_once(self, X: Array) -> int | None:
         """See :meth:`RowDraws.rows_at_once`."""
         if X.ndim == 4 and _array.host_view(X) is not None:
-            return max(1, min(_CACHE, working_memory()) // (8 * self.numbers_per_row(X)))
+            return max(1, min(_BATCH_BYTES, working_memory()) // (8 * self.numbers_per_row(X)))
         return None
 
 
-class GradientFeatures(OfRowsOrImages, FeatureMap):
+class GradientFeatures(RowOrImageInput, FeatureMap):
     """Gradients of a finite random network's output: Z(x) = ∂f(x)/∂W over all trained weights.
 
-    f has `width` units or channels in every hidden layer and one output, with weights from N(0, 1) and layers divided
-    by √fan_in, in which the channels of the input do not count (Θ^(0)(x, y) = ⟨x, y⟩): a convolution of q × q patches
-    of w channels is divided by q √w, the first one by q. As the width grows, Z(x)·Z(y) tends to the NTK of the network.
-    For Dense, ReLU, Dense these are, for unit k, √(2/w) a_k Step(w_k·x) x and √(2/w) ReLU(w_k·x): the "GradRF" baseline
-    of [1]_. It needs many more features than the other maps for the same error.
+    f has `width` units or channels in every hidden layer and one output. Weights are from N(0, 1), and layers are
+    divided by √fan_in, where the channels of the input do not count (Θ^(0)(x, y) = ⟨x, y⟩): a convolution of q × q
+    patches of w channels is divided by q √w, the first convolution by q. As the width grows, Z(x)·Z(y) tends to the NTK
+    of the network. For Dense, ReLU, Dense, the features of unit k are √(2/w) a_k Step(w_k·x) x and √(2/w) ReLU(w_k·x).
+    This is the "GradRF" baseline of [1]_. It needs many more features than the other maps for the same error.
 
     Parameters
     ----------
     net : Layer or None
         A network of :mod:`ntkit.networks`, on vectors or images, with at least one trained layer; None:
         ``fully_connected(1)``. Dense layers with ReLU, LeakyReLU or Abs between them are computed in the library of X,
-        all others in torch (``pip install ntkit[torch]``), whatever X is.
+        all other networks in torch (``pip install ntkit[torch]``), for any X.
     width : int or None
-        Units or channels of hidden layers; None: 128, or what `n_components` allows.
+        Units or channels of hidden layers; None: 128, or the largest width that `n_components` allows.
     n_components : int or None
-        Largest number of features, from which the width is found; for use in place of `width`. If it is less than
-        a network of width 1 has weights, so many of them are chosen at random (and scaled, to keep the mean).
+        Largest number of features, which determines the width; use it instead of `width`. If a network of width 1 has
+        more weights than this, `n_components` of them are chosen at random (and scaled to keep the mean).
     image_shape : tuple (height, width, channels) or None
-        Shape of the images that flat rows of X stand for. None: rows are vectors, and images are given as
+        Shape of the images if X has flat rows. None: rows are vectors, and images are given as
         (n_samples, height, width, channels).
     batch_size : int or None
-        Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
+        Number of rows whose intermediate results are held at a time; None: limited by a working-memory budget.
     random_state : None, int, RandomState or Generator
         Draws the weights in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size.
 
@@ -114,27 +114,29 @@ class GradientFeatures(OfRowsOrImages, FeatureMap):
     width_ : int
         Units or channels of hidden layers.
     weights_ : list of ndarray
-        Weights of all layers in order, (fan_out, fan_in) each; fan_in counts the rows, columns and channels of a patch
-        in this order, and a Dense layer after Flatten has one patch, the image.
+        Weights of all layers in order, each (fan_out, fan_in). fan_in runs over the rows, columns and channels of a
+        patch in this order; a Dense layer after Flatten has one patch, the image. Layers with biases have one more
+        column.
     image_shape_ : tuple
-        Shape of the images, if X holds such.
+        Shape of the images, if X has images.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    The number of features is that of trained weights, d w + (L − 1) w² + w for ``fully_connected(L)`` and
-    (L − 1) q² w² for ``cntk(L, q)``. Time and memory per row are of that order, time for a convolution as many times
-    more as its output has pixels. For an error ε the width must grow as ε⁻⁴ by the known bounds (Section 1 of [1]_).
+    The number of features is the number of trained weights: d w + (L − 1) w² + w for ``fully_connected(L)`` and
+    (L − 1) q² w² for ``cntk(L, q)``. Time and memory per row are of this order; the time of a convolution is multiplied
+    by the number of pixels of its output. For an error ε the width must grow as ε⁻⁴ by the known bounds (Section 1 of
+    [1]_).
 
-    A network that does not end in a Dense layer, but in pooling, an activation or a sum, has many outputs. It is
-    followed by a Dense layer that is not trained, which leaves its NTK as it is: f is then a random combination
-    of the outputs. In the same way the input itself, as a branch of a Residual, is projected to the width.
+    A network that ends in pooling, an activation or a sum instead of a Dense layer has many outputs. It is followed by
+    a Dense layer that is not trained, which does not change its NTK: f is then a random combination of the outputs. In
+    the same way, if the input itself is a branch of a Residual, it is projected to the width.
 
-    Whole numbers of 8 or 16 bits in images give float32 features, other whole numbers float64. Zero rows have zero
-    features, unless an activation is Gaussian. Gradients go through the norms of Normalize layers too, which the NTK
-    takes for constants: that is a difference of order 1/w.
+    Images of 8-bit or 16-bit integers give float32 features, other integers float64. Zero rows have zero features,
+    unless an activation is Gaussian. Gradients also go through the norms of Normalize layers, which the NTK treats as
+    constants; the difference is of order 1/w.
 
     References
     ----------
@@ -180,7 +182,7 @@ class GradientFeatures(OfRowsOrImages, FeatureMap):
         except UnsupportedError as error:
             raise UnsupportedError(f"{name}: {error}") from error
         if not n_weights:
-            raise ValueError(message(name, "net", "a network with a layer that is trained", net))
+            raise ValueError(message(name, "net", "a network with at least one trained layer", net))
         if not _is_chain(layers):
             finite.import_torch()
         width = self._width(layers, shape)
@@ -208,7 +210,7 @@ class GradientFeatures(OfRowsOrImages, FeatureMap):
         return networks.fully_connected(1) if self.net is None else self.net
 
     def _check_layers(self, net: Any) -> list[Layer]:
-        """All layers, a Dense layer last, or an error if there is no network."""
+        """Return all layers, with a Dense layer last; raise an error if `net` is not a network."""
         if not isinstance(net, Layer):
             rule = "a network of ntkit.networks, such as networks.fully_connected(2)"
             raise TypeError(message(type(self).__name__, "net", rule, net))
@@ -219,11 +221,11 @@ class GradientFeatures(OfRowsOrImages, FeatureMap):
         name = type(self).__name__
         if self.width is not None and self.n_components is not None:
             raise ValueError(
-                f"The 'width' and 'n_components' parameters of {name} exclude each other. Got {self.width} and "
-                f"{self.n_components}; leave one None."
+                f"The 'width' and 'n_components' parameters of {name} are mutually exclusive. Got {self.width} and "
+                f"{self.n_components}. Set one of them to None."
             )
         if self.n_components is None:
-            return _WIDTH if self.width is None else check_int(self.width, "width", name, minimum=1)
+            return _DEFAULT_WIDTH if self.width is None else check_int(self.width, "width", name, minimum=1)
         most = check_int(self.n_components, "n_components", name, minimum=1)
 
         def count(width: int) -> int:
@@ -233,7 +235,7 @@ class GradientFeatures(OfRowsOrImages, FeatureMap):
             return 1
         low, high = 1, most + 1
         if count(high) == count(low):
-            return _WIDTH
+            return _DEFAULT_WIDTH
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (middle, high) if count(middle) <= most else (low, middle)
@@ -241,25 +243,28 @@ class GradientFeatures(OfRowsOrImages, FeatureMap):
 
 
 def count_weights(steps: Sequence[Step]) -> int:
-    """Number of trained weights."""
+    """Count the trained weights."""
     return sum(prod(layer.shape) for layer in finite.linears(steps) if layer.trainable)
 
 
 def _is_chain(layers: Sequence[Layer]) -> bool:
-    """Whether Dense layers and piecewise linear activations alternate, which needs no torch."""
+    """Return whether Dense layers and piecewise linear activations alternate; such networks do not need torch."""
     return len(layers) % 2 == 1 and all(
         isinstance(layer, PiecewiseLinear if number % 2 else Dense) for number, layer in enumerate(layers)
     )
 
 
 def _chain_gradients(layers: Sequence[Layer], weights: list[np.ndarray], x: Array) -> Array:
-    """Forward, then backward: the gradient of W is the outer product of what comes back and what went in."""
+    """Compute gradients by a forward and a backward pass.
+
+    The gradient of W is the outer product of the gradient of the layer's output and the layer's input.
+    """
     xp: Any = _array.namespace(x)
     dense = [layer for layer in layers if isinstance(layer, Dense)]
     activations = layers[1::2]
     matrices, inputs, slopes = [], [], []
     for number, (layer, drawn) in enumerate(zip(dense, weights, strict=True)):
-        # What goes in, scaled, with a column for biases: h is its product with W as drawn.
+        # The scaled input of the layer, with a column for biases: h is its product with W as drawn.
         fan_in = drawn.shape[1] - (layer.bias_std > 0)
         x = x * (layer.weight_std / (fan_in**0.5 if number else 1.0))
         inputs.append(xp.concat([x, xp.full_like(x[:, :1], layer.bias_std)], axis=1) if layer.bias_std else x)

@@ -1,4 +1,4 @@
-"""Features of any network's kernel: one plan, two back ends."""
+"""Features of the kernel of any network: one plan, two back ends."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from ntkit import _array, networks
 from ntkit._array import Array
-from ntkit._images import OfRowsOrImages
+from ntkit._images import RowOrImageInput
 from ntkit._random import RandomState
 from ntkit._validation import check_bool, check_choice, check_int, check_real, message
 from ntkit.features.base import FeatureMap, Plan
@@ -27,12 +27,12 @@ from ntkit.networks.fold import leaves
 
 _KINDS = {"ntk": ("ntk",), "nngp": ("nngp",), "both": ("ntk", "nngp")}
 _PRECISIONS = ("bfloat16", "float16", "float32", "float64")
-_PASSES = 6  # arrays of the size of a layer's values that are alive at a time
+_PASSES = 6  # number of arrays of the size of a layer's values that exist at a time
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NetworkPlan(Plan):
-    """The stages of a network, with laws in place of draws; `fused`: whether they run as one program."""
+    """The stages of a network, with laws instead of draws; `fused` says whether they run as one program."""
 
     net: Layer
     kind: str
@@ -50,7 +50,7 @@ class NetworkPlan(Plan):
 
 
 class NetworkDraws(RowDraws):
-    """Stages with their draws, run layer by layer by the operations of the library of the rows."""
+    """Stages with their draws, run layer by layer with the array library of the rows."""
 
     threaded = False
 
@@ -69,7 +69,7 @@ class NetworkDraws(RowDraws):
         return _PASSES * self._widest
 
     def compute_dtype(self, X: Array, dtype: Any) -> Any:
-        """Precision inside: `precision` on CUDA, elsewhere that of the result (16-bit numbers: float32)."""
+        """Return `precision` on CUDA, elsewhere the dtype of the result (float32 for 16-bit results)."""
         xp: Any = _array.namespace(X)
         if _array.is_torch(X) and X.device.type == "cuda":
             return dtype if self.precision is None else getattr(xp, self.precision)
@@ -77,7 +77,7 @@ class NetworkDraws(RowDraws):
 
 
 class FusedDraws(ProgramDraws):
-    """Stages as one program; of random units on CUDA, layer by layer, where matrix products leave little to fuse."""
+    """Stages as one program. Random units run layer by layer on CUDA, where matrix products leave little to fuse."""
 
     def __init__(self, stages: Stages, shape: tuple[int, ...]):
         super().__init__(emit_stages(stages, shape[0]))
@@ -92,8 +92,8 @@ class FusedDraws(ProgramDraws):
         return super().run(X, batch_size=batch_size, progress=progress)
 
 
-class NetworkMap(OfRowsOrImages, FeatureMap):
-    """What the feature maps of networks share: everything but which network it is, and its options."""
+class NetworkMap(RowOrImageInput, FeatureMap):
+    """Base class of feature maps of networks; subclasses define the network and its options."""
 
     kind: str
     normalize: bool
@@ -104,11 +104,11 @@ class NetworkMap(OfRowsOrImages, FeatureMap):
 
     @abstractmethod
     def _net(self) -> Layer:
-        """The network."""
+        """Return the network."""
 
     @abstractmethod
     def _options(self, n_features: int) -> Options:
-        """Check the parameters, for rows of so many numbers."""
+        """Check the parameters and return the options, for rows or pixels with `n_features` numbers."""
 
     def _plan(self, shape: tuple[int, ...], learned: dict[str, Any]) -> NetworkPlan:
         name = type(self).__name__
@@ -151,14 +151,14 @@ class NetworkMap(OfRowsOrImages, FeatureMap):
         sizes = dict(zip(finish.kinds, finish.sizes, strict=True))
         n_ntk = sizes.get("ntk", 0)
         found = {"ntk_columns_": slice(0, n_ntk), "nngp_columns_": slice(n_ntk, draws.n_components)}
-        if plan.kind == "ntk":  # the last columns of ψ are φ, unless both are mixed or φ has other weights
+        if plan.kind == "ntk":  # the last columns of ψ are φ, unless both are mixed or φ has weights other than 1
             weights = finish.columns.weights
             n_phi = len(weights) if (weights == 1).all() and finish.maps == (None,) else 0
             found["nngp_columns_"] = slice(n_ntk - n_phi, n_ntk)
         return found
 
     def _check_shape(self, net: Layer, shape: tuple[int, ...]) -> None:
-        """Raise if the network cannot take such rows."""
+        """Raise an error if the network cannot take rows of this shape."""
         try:
             output_shape(net, shape)
         except ValueError as error:
@@ -176,7 +176,7 @@ class NetworkMap(OfRowsOrImages, FeatureMap):
         return default if value is None else check_int(value, name, type(self).__name__, minimum=1)
 
     def _checked(self) -> dict[str, Any]:
-        """Options that all maps of networks have."""
+        """Check and return the options that all maps of networks have."""
         name = type(self).__name__
         for flag in ("normalize", "replace"):
             check_bool(getattr(self, flag), flag, name)
@@ -193,14 +193,14 @@ class NetworkMap(OfRowsOrImages, FeatureMap):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        net = getattr(self, "net", None)  # not checked here: tags are asked for before `fit`
+        net = getattr(self, "net", None)  # not validated yet: scikit-learn reads tags before `fit`
         tags.input_tags.sparse = not (isinstance(net, Layer) and any(isinstance(layer, Conv) for layer in leaves(net)))
         return tags
 
 
 def _dense(owner: str) -> str:
     rule = "dense for networks other than Dense layers with ReLU, LeakyReLU or Abs between them"
-    return f"The 'X' parameter of {owner} must be {rule}. Got a sparse matrix. Call .toarray() on it."
+    return f"The 'X' parameter of {owner} must be {rule}. Got a sparse matrix instead. Use X.toarray()."
 
 
 class LayerwiseMap(NetworkMap):
@@ -236,52 +236,55 @@ class NetworkFeatures(LayerwiseMap):
     """Features of the NTK or the NNGP kernel of any network of :mod:`ntkit.networks`.
 
     Every pixel (or row) has features φ with ⟨φ(x), φ(y)⟩ ≈ Σ(x, y), the NNGP covariance, and ψ with
-    ⟨ψ(x), ψ(y)⟩ ≈ Θ(x, y), the tangent kernel, and every layer of the network acts on them: trained weights,
-    Θ → Θ + Σ, append φ to ψ; a convolution takes the direct sum over its patch; pooling takes means; an activation
-    takes features of its dual activations, φ ← forward features of φ and ψ ← Q²(ψ ⊗ derivative features of φ).
+    ⟨ψ(x), ψ(y)⟩ ≈ Θ(x, y), the tangent kernel. Every layer of the network acts on them. Trained weights, Θ → Θ + Σ,
+    append φ to ψ. A convolution takes the direct sum over its patch. Pooling takes means. An activation takes features
+    of its dual activations: φ ← forward features of φ and ψ ← Q²(ψ ⊗ derivative features of φ).
 
     Parameters
     ----------
     net : Layer or None
         The network, on images or on vectors; None: ``networks.fully_connected(1)``.
     n_components : int
-        Number of features, for each kernel. (Fewer come out where fewer are exact.)
+        Number of features, for each kernel. There may be fewer, if fewer features are exact.
     method : {"sketch", "random"}
-        Features of dual activations: sketched power series (:class:`NTKSketch`), mostly the more accurate, or random
-        units σ(Wφ), σ′(Wφ) (:class:`NTKRandomFeatures`), which are the faster on a GPU.
+        Features of dual activations. "sketch": sketched power series (:class:`NTKSketch`), usually more accurate.
+        "random": random units σ(Wφ), σ′(Wφ) (:class:`NTKRandomFeatures`), faster on a GPU.
     kind : {"ntk", "nngp", "both"}
-        Kernel of the trained network, of the random one, or both, side by side: see `ntk_columns_`, `nngp_columns_`.
+        "ntk": kernel of the trained network. "nngp": kernel of the random network. "both": the features of both kernels
+        side by side, see `ntk_columns_` and `nngp_columns_`.
     hidden_components : int or None
         Components of φ and of Q²(…) before the last activation. None: a quarter of `n_components`, from 256 to 1024;
-        half of it below 512.
+        half of `n_components` if it is below 512.
     derivative_components : int or None
-        Components of derivative features φ̇; None: as `hidden_components`.
+        Components of derivative features φ̇; None: `hidden_components`.
     directions : {"hadamard", "orthogonal", "gaussian", "leverage"}
-        Law of the rows of W for "random"; see :class:`NTKRandomFeatures`. "hadamard": orthogonal in blocks, a
-        random rotation of few numbers times a Hadamard matrix with random signs; as good as "orthogonal" and drawn in
-        a small part of the time. For activations that are not homogeneous, rows get the norms of Gaussian ones.
+        Law of the rows of W for "random"; see :class:`NTKRandomFeatures`. "hadamard": orthogonal in blocks, a random
+        rotation made from few numbers times a Hadamard matrix with random signs; as accurate as "orthogonal" and much
+        faster to draw. For activations that are not homogeneous, rows get the norms of Gaussian vectors.
     degree, derivative_degree : int
-        For "sketch": degrees of the series of σ and of σ′. Fitted polynomials with coefficients ≥ 0 for ReLU, LeakyReLU
-        and Abs; Hermite series with what is left over in the highest degrees for the others, which need higher ones
-        where variances are well above 1.
+        For "sketch": degrees of the series of σ and of σ′. ReLU, LeakyReLU and Abs use fitted polynomials with
+        coefficients ≥ 0. Other activations use Hermite series whose remainder is added to the highest degrees; they
+        need higher degrees if variances are well above 1.
     split : float or None
-        Share of φ among the features of the NTK, if the last layer is trained; None: 0.6 of its share of the trained
-        layers.
+        Share of φ among the features of the NTK, if the last layer is trained; None: 0.6 times the share of trained
+        layers that follow the last activation.
     normalize : bool
-        Whether features get the norms that they should have, √Σ(x, x) and √Θ(x, x): exactly so at every pixel until
-        pixels are pooled, whose covariances are not known. Errors are smaller by a third to a half; the price is a bias
-        that falls with `hidden_components`. Without it Z(x)·Z(y) is unbiased for one hidden layer ("sketch": of the
-        kernel with polynomials in place of the dual activations).
+        Whether features are scaled to the norms that they should have, √Σ(x, x) and √Θ(x, x). These norms are exact at
+        every pixel until pixels are pooled, because the covariances between pixels are not known. Errors are smaller by
+        a third to a half, but there is a bias that falls with `hidden_components`. Without `normalize`, Z(x)·Z(y) is
+        unbiased for one hidden layer (for "sketch", with respect to the kernel with polynomials instead of the dual
+        activations).
     replace : bool
         Whether rows of Hadamard matrices are drawn independently, as in the papers.
     image_shape : (height, width, channels) or None
-        For images given as flat rows.
+        Shape of the images if X has flat rows.
     precision : {"bfloat16", "float16", "float32", "float64"} or None
-        In which the values of layers are held and multiplied on CUDA: "bfloat16" takes half the memory and tensor
-        cores, with errors of some 0.003 of the kernel. None, and always elsewhere: that of the result.
+        Precision in which the values of layers are held and multiplied on CUDA. "bfloat16" takes half the memory and
+        uses tensor cores, with errors of about 0.003 of the kernel. None, and always on other devices: the precision of
+        the result.
     batch_size : int or None
-        Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds. On CUDA
-        fewer are tried where memory runs out.
+        Number of rows whose intermediate results are held at a time; None: limited by a working-memory budget.
+        If CUDA memory runs out, smaller batches are tried.
     progress : bool
         Whether `transform` shows a progress bar.
     random_state : None, int, RandomState or Generator
@@ -299,12 +302,12 @@ class NetworkFeatures(LayerwiseMap):
 
     Notes
     -----
-    Patches of many channels are not written out: pixels are added with random signs, which is one row block of an SRHT
-    of the direct sum. Before a global average, the mean of ψ ⊗ φ̇ over all pixels is one matrix product for each image,
-    of which the entries are then sketched. See ``docs/design/convolutional.md`` for both, and for measurements.
+    Patches of many channels are not stored: pixels are added with random signs, which is one row block of an SRHT of
+    the direct sum. Before a global average, the mean of ψ ⊗ φ̇ over all pixels is one matrix product for each image,
+    whose entries are then sketched. ``docs/design/convolutional.md`` explains both and has measurements.
 
-    Time and memory are linear in the pixels. Where values are added with random signs the error is about
-    ``hidden_components^{-1/2}``, in the end ``n_components^{-1/2}``.
+    Time and memory are linear in the number of pixels. Adding values with random signs causes an error of about
+    ``hidden_components^{-1/2}``; the final sketch causes about ``n_components^{-1/2}``.
 
     References
     ----------

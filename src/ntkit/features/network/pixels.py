@@ -1,9 +1,9 @@
-"""What networks do to pixels: patches, averages, sums with random signs, norms. Images are (n, h, w, c).
+"""Operations on pixels: patches, averages, sums with random signs, norms. Images are (n, h, w, c).
 
-The direct sum of the q² pixels of a patch, divided by q, has the inner products of a convolution's covariance: their
-mean over the patch. Of few channels it is written out (:func:`patches`). Of many, an SRHT of it is wanted next, and
-with one row block of H_{q²} ⊗ H_c that is one H_c of a sum of the pixels, each times signs of its own
-(:func:`mix_patches`): q² c numbers are never stored. ⟨Σ_o D_o x_o, Σ_o D_o y_o⟩ = Σ_o ⟨x_o, y_o⟩ in the mean.
+The direct sum of the q² pixels of a patch, divided by q, has the inner products of a convolution's covariance: the mean
+over the patch. With few channels it is computed explicitly (:func:`patches`). With many channels an SRHT of it follows.
+One row block of H_{q²} ⊗ H_c is H_c of a sum of the pixels, each multiplied by its own signs (:func:`mix_patches`), so
+the q² c numbers are never stored. In expectation, ⟨Σ_o D_o x_o, Σ_o D_o y_o⟩ = Σ_o ⟨x_o, y_o⟩.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ntkit.kernels.covariances import window_sum
 from ntkit.networks import AvgPool, Conv
 from ntkit.networks.layers import Window
 
-FLOOR = 1e-5  # of the norm that vectors should have: less is rounding errors of what cancelled
+FLOOR = 1e-5  # vectors whose norm is below this times their target norm are rounding errors after cancellation
 
 
 def patches(x: Array, layer: Conv) -> Array:
-    """The pixels of each patch side by side, divided by the root of their number; zeros outside the image."""
+    """Concatenate the pixels of each patch, divided by the square root of their number; zeros outside the image."""
     xp: Any = _array.namespace(x)
     rows, cols = layer.windows(*x.shape[1:3])
     x = _padded(x, rows, cols)
@@ -32,9 +32,9 @@ def patches(x: Array, layer: Conv) -> Array:
 
 
 def mix_patches(x: Array, signs: np.ndarray, layer: Conv) -> Array:
-    """Σ over the pixels of each patch of signs[o] ⊙ x_o, divided by the root of their number.
+    """Sum signs[o] ⊙ x_o over the pixels o of each patch, divided by the square root of their number.
 
-    `signs` has shape (q_h, q_w, c). NumPy arrays and tensors in host memory run compiled, CUDA tensors in Triton.
+    `signs` has shape (q_h, q_w, c). NumPy arrays and tensors in host memory use compiled code, CUDA tensors Triton.
     """
     rows, cols = layer.windows(*x.shape[1:3])
     scale = (rows.size * cols.size) ** -0.5
@@ -57,7 +57,7 @@ def mix_patches(x: Array, signs: np.ndarray, layer: Conv) -> Array:
 
 
 def average(x: Array, layer: Conv | AvgPool) -> Array:
-    """Mean over the windows of a layer, of (n, h, w) or (n, h, w, c), zeros outside the image."""
+    """Average (n, h, w) or (n, h, w, c) over the windows of a layer, with zeros outside the image."""
     rows, cols = layer.windows(*x.shape[1:3])
     if _array.has_triton(x) and x.ndim == 4 and not _array.wants_gradient([x]):
         from ntkit.features.network import _pixels_triton
@@ -74,14 +74,17 @@ def average(x: Array, layer: Conv | AvgPool) -> Array:
 
 
 def sum_pixels(x: Array, signs: np.ndarray) -> Array:
-    """Σ over all pixels of signs ⊙ x, divided by the root of their number: in the mean, all pixels side by side."""
+    """Sum signs ⊙ x over all pixels, divided by the square root of their number.
+
+    In expectation the inner products are the inner products of all pixels concatenated.
+    """
     xp: Any = _array.namespace(x)
     scaled = _array.constant((signs.shape[0] * signs.shape[1]) ** -0.5 * signs, x)
     return xp.sum(x * scaled, axis=(1, 2))
 
 
 def squares(x: Array) -> Array:
-    """Squared norms over the last axis, in float64: those of float32 would overflow beyond 1e19."""
+    """Compute squared norms over the last axis, in float64: squares of float32 numbers overflow beyond 1e19."""
     wide = _array.wide_dtype(x)
     if _array.is_torch(x):
         import torch
@@ -94,7 +97,7 @@ def squares(x: Array) -> Array:
 
 
 def mean_of_pixels(values: Array) -> Array:
-    """Mean over all pixels, of 16-bit numbers in float32."""
+    """Average over all pixels; the mean of 16-bit numbers is float32."""
     if _array.is_torch(values) and values.dtype.itemsize < 4:
         import torch
 
@@ -103,7 +106,7 @@ def mean_of_pixels(values: Array) -> Array:
 
 
 def with_norms(values: Array, power: Array | None) -> Array:
-    """Vectors along the last axis scaled to given squared norms; zero, or rounding errors of what cancelled, to 0."""
+    """Scale vectors along the last axis to given squared norms; zeros, and rounding errors after cancellation, to 0."""
     if power is None:
         return values
     xp: Any = _array.namespace(values)
@@ -114,14 +117,14 @@ def with_norms(values: Array, power: Array | None) -> Array:
             return _pixels_triton.scale_rows(values, power, values.new_empty(values.shape), FLOOR)
     own = squares(values)
     known = (own > FLOOR**2 * power) & (power > 0)
-    one = xp.ones_like(own)  # in place of what is not known, whose derivative is not finite
+    one = xp.ones_like(own)  # replaces values that are not used, because their derivative is not finite
     factors = xp.sqrt(xp.where(known, power, one) / xp.where(known, own, one))
     factors = xp.where(known, factors, xp.zeros_like(own))
     return values * xp.astype(factors, values.dtype, copy=False)[..., None]
 
 
 def joined(parts: Sequence[Array], powers: Sequence[Array | None] | None = None) -> Array:
-    """Columns side by side, each part with its norms; on CUDA they are written there at once."""
+    """Concatenate columns, each part scaled to its norms; on CUDA the parts are written directly to the result."""
     powers = [None] * len(parts) if powers is None else powers
     if len(parts) == 1:
         return with_norms(parts[0], powers[0])
@@ -140,7 +143,7 @@ def joined(parts: Sequence[Array], powers: Sequence[Array | None] | None = None)
 
 
 def _padded(x: Array, rows: Window, cols: Window) -> Array:
-    """Images with the zeros around them that the windows cover."""
+    """Pad images with the zeros that the windows cover."""
     xp: Any = _array.namespace(x)
     n, height, width, channels = x.shape
     below = max((rows.n_out - 1) * rows.stride + rows.size - rows.before - height, 0)
@@ -154,6 +157,6 @@ def _padded(x: Array, rows: Window, cols: Window) -> Array:
 
 
 def _shifted(x: Array, a: int, b: int, rows: Window, cols: Window) -> Array:
-    """The pixel at place (a, b) of every window."""
+    """Return the pixel at position (a, b) of every window."""
     down = slice(a, a + (rows.n_out - 1) * rows.stride + 1, rows.stride)
     return x[:, down, b : b + (cols.n_out - 1) * cols.stride + 1 : cols.stride, :]

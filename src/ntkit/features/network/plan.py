@@ -1,6 +1,6 @@
-"""From the description of a network to the stages of its features: one fold over its layers, which finds all sizes.
+"""Plan the stages of a network's features, with all sizes, by one fold over its layers.
 
-No random number is drawn here: stages hold laws, from which :func:`~ntkit.features.network.stages.draw_stages` draws.
+No random numbers are drawn here: stages hold laws, and :func:`~ntkit.features.network.stages.draw_stages` draws them.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from ntkit.sketches import SRHT, TensorSRHT
 from ntkit.sketches.series import PaddedSeries, SeriesSketch
 from ntkit.sketches.tree import is_long, leaf_law
 
-WIDEST = 4  # times the hidden components: more columns, of residual branches, are sketched down
+MAX_COLUMNS_RATIO = 4  # concatenated branches or pixels with more columns, in units of phi_hidden, are sketched
 
 
 @dataclass(frozen=True)
 class Options:
-    """Parameters of a feature map of a network, checked. The last four are those of the papers' algorithms."""
+    """Validated parameters of a feature map of a network. The last six reproduce the papers' algorithms."""
 
     n_components: int
     kinds: tuple[str, ...]
@@ -82,18 +82,18 @@ class Options:
     normalize: bool
     replace: bool
     independent: bool = False
-    """Whether forward and derivative features have directions of their own."""
+    """Whether forward and derivative features have separate directions."""
     sampler: str = "exact"
     sweeps: int = 1
     taylor: bool = False
-    """Whether series are Taylor polynomials in place of fitted ones."""
+    """Whether series are Taylor polynomials instead of fitted polynomials."""
     padded: tuple[int, int] | None = None
-    """Algorithm 1: components of the PolySketches of κ₁ and κ₀, whose degrees, and the parts of ψ, SRHTs mix."""
+    """Algorithm 1: components of the PolySketches of κ₁ and κ₀; SRHTs then mix their degrees and the parts of ψ."""
     projected: bool = False
-    """Algorithm 1, line 10: whether a Gaussian matrix ends the map."""
+    """Algorithm 1, line 10: whether a Gaussian matrix is applied last."""
 
     def coefficients(self, layer: Activation) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Of the series of an activation and of its derivative."""
+        """Return the coefficients of the series of an activation and of its derivative."""
         return (
             series_coefficients(layer, self.degree, derivative=False, taylor=self.taylor),
             series_coefficients(layer, self.derivative_degree, derivative=True, taylor=self.taylor),
@@ -101,7 +101,7 @@ class Options:
 
 
 def plan_stages(net: Layer, input_shape: tuple[int, ...], options: Options) -> Stages:
-    """All stages of the features of a network on rows (d,) or images (h, w, c)."""
+    """Plan all stages of the features of a network on rows (d,) or images (h, w, c)."""
     net = _canonical(net)
     algebra = FeatureStages(options, fold(net, TrainedLayers(), 0), fold(net, Endings(), {}))
     columns = Columns(0, np.zeros(input_shape[-1]))
@@ -114,7 +114,7 @@ def plan_stages(net: Layer, input_shape: tuple[int, ...], options: Options) -> S
 
 
 def _canonical(net: Layer) -> Sequential:
-    """The same network with Sequentials as its outermost layer and as branches, and nowhere else."""
+    """Return the same network with a Sequential as its outermost layer and as each branch, and nowhere else."""
     layers = (
         Residual(*map(_canonical, layer.branches)) if isinstance(layer, Residual) else layer for layer in flatten(net)
     )
@@ -122,22 +122,22 @@ def _canonical(net: Layer) -> Sequential:
 
 
 class Ending(NamedTuple):
-    """An activation or a sum of branches after which there is no activation."""
+    """An activation or a sum of branches that no activation follows."""
 
     trained_after: int
-    """Trained layers between it and the end."""
+    """Number of trained layers between it and the end."""
     n_parts: int = 1
-    """Branches with activations that end beside it, and share the components."""
+    """Number of parallel branches with activations that share the components with it, including its own branch."""
     is_activation: bool = True
 
 
 class Endings(Algebra[dict[Path, Ending]]):
-    """Last activations and sums of branches; the state has those that no activation has followed so far."""
+    """Find the last activations and sums of branches; the state holds those that no activation has followed so far."""
 
     def join(
         self, layer: Residual, before: dict[Path, Ending], ends: list[dict[Path, Ending]], path: Path
     ) -> dict[Path, Ending]:
-        """Those of all branches, unless these have none of their own."""
+        """Return the endings of all branches, and the earlier endings if no branch has an activation."""
         added = [{key: value for key, value in end.items() if key not in before} for end in ends]
         n_parts = sum(any(ending.is_activation for ending in part.values()) for part in added)
         found = {path: Ending(0, 1, is_activation=False)}
@@ -166,18 +166,18 @@ def _(algebra: Endings, layer: Activation, found: dict[Path, Ending], path: Path
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """What reaches a layer: images of (h, w) pixels or rows (), their columns, and the stages that made them."""
+    """The input of a layer: images of (h, w) pixels or rows (), their columns, and the stages that made them."""
 
     pixels: tuple[int, ...]
     columns: Columns
     stages: Stages = ()
     activated: tuple[Activation, Layout, Path] | None = field(default=None, repr=False)
-    """The activation just before this, and what reached it."""
+    """The activation directly before this layer, its input, and its path."""
 
     def then(
         self, path: Path, *stages: Stage, pixels: tuple[int, ...] | None = None, columns: Columns | None = None
     ) -> Layout:
-        """The layout after some more stages."""
+        """Return the layout after more stages."""
         columns = self.columns if columns is None else columns
         reserve(columns.weights.nbytes, "The layers of a network", seconds=0.004)
         return Layout(
@@ -188,23 +188,23 @@ class Layout:
 
 
 class FeatureStages(Algebra[Layout]):
-    """Stages of the features of layers."""
+    """The fold that makes the stages of each layer."""
 
     def __init__(self, options: Options, trained: int, endings: dict[Path, Ending]):
         self.options, self.trained, self.endings = options, trained, endings
 
     def fork(self, layout: Layout) -> Layout:
-        """Branches begin with no stages of their own."""
+        """Start a branch without stages."""
         return replace(layout, stages=(), activated=None)
 
     def join(self, layer: Residual, before: Layout, ends: list[Layout], path: Path) -> Layout:
-        """Branches side by side, and a sketch if their columns are many."""
+        """Concatenate branches, and sketch them if they have many columns."""
         branches = Branches(tuple(end.stages for end in ends), tuple(end.columns for end in ends))
         n_eta = sum(end.columns.n_eta for end in ends)
         reserve(sum(end.columns.weights.nbytes for end in ends), "Columns of branches")
         columns = Columns(n_eta, np.concatenate([end.columns.weights for end in ends]))
         layout = before.then(path, branches, pixels=ends[0].pixels, columns=columns)
-        if path in self.endings or columns.n_columns <= WIDEST * self.options.phi_hidden:
+        if path in self.endings or columns.n_columns <= MAX_COLUMNS_RATIO * self.options.phi_hidden:
             return layout
         size, repeat = self.options.phi_hidden, self.options.replace
         psi = SRHT(columns.n_psi, size, replace=repeat) if columns.n_psi else None
@@ -216,7 +216,7 @@ class FeatureStages(Algebra[Layout]):
         return layout.then(path, stage, columns=stage.columns_after)
 
     def add_weights(self, layer: Dense | Conv, layout: Layout, path: Path) -> Layout:
-        """The scale and the biases of a layer, after its patches were taken."""
+        """Add the scale and the biases of a layer, after its patches."""
         stages: list[Stage] = [Scale(layer.weight_std)] if layer.weight_std != 1 else []
         columns = layout.columns
         if layer.bias_std:
@@ -226,7 +226,7 @@ class FeatureStages(Algebra[Layout]):
         return layout.then(path, *stages, columns=columns)
 
     def train(self, layer: Dense | Conv, layout: Layout, path: Path) -> Layout:
-        """Θ → Θ + Σ, if the layer is trained; long rows, and in Algorithm 1 all, are then sketched for ψ."""
+        """Add Θ → Θ + Σ if the layer is trained; then sketch ψ for long rows, and in Algorithm 1 for all rows."""
         options, columns = self.options, layout.columns
         if not layer.trainable or "ntk" not in options.kinds:
             return layout
@@ -247,20 +247,20 @@ class FeatureStages(Algebra[Layout]):
         return layout
 
     def activate(self, layer: Activation, layout: Layout, path: Path, *, pooled: bool) -> Layout:
-        """An activation, and with `pooled` the mean over all pixels after it."""
+        """Add an activation and, with `pooled`, the mean over all pixels after it."""
         options, columns = self.options, layout.columns
         n_eta, n_phi = options.eta_hidden, options.phi_hidden
         ending = self.endings.get(path)
         if ending is not None:
             n_eta, n_phi = self.last_sizes(columns, ending)
         n_eta = n_eta if "ntk" in options.kinds and columns.n_psi else 0
-        if not n_eta and not n_phi:  # Θ = 0, and nothing else is asked for
+        if not n_eta and not n_phi:  # Θ = 0, and no other features are requested
             n_phi = 1
         sizes = n_phi, options.derivative if n_eta else 0
         first = not layout.pixels and not any(isinstance(stage, Activate | Branches) for _, stage in layout.stages)
         units = self.units(layer, len(columns.weights), sizes, first=first, pixels=bool(layout.pixels), pooled=pooled)
         if n_eta and ending is not None and ending.trained_after and options.kinds == ("ntk",) and not options.padded:
-            # A series can have fewer components than asked for, or more, where it is rotated.
+            # A series can have fewer components than requested, or more if it is rotated.
             left = max(options.n_components // ending.n_parts, 1) - units.n_forward
             n_eta = left if 2 * left >= n_eta else n_eta
         product: Fold | TensorSRHT | None = None
@@ -270,14 +270,14 @@ class FeatureStages(Algebra[Layout]):
             product = TensorSRHT((columns.n_psi, units.n_derivative), n_eta, replace=options.replace)
         kind = ActivateAndPool if pooled else Activate
         stage = kind(layer, columns, units, product, options.normalize)
-        after = layout.then(path, stage, pixels=() if pooled else None, columns=stage.columns_after)
-        return after if pooled else replace(after, activated=(layer, layout, path))
+        result = layout.then(path, stage, pixels=() if pooled else None, columns=stage.columns_after)
+        return result if pooled else replace(result, activated=(layer, layout, path))
 
     def last_sizes(self, columns: Columns, ending: Ending) -> tuple[int, int]:
-        """Components of η and φ in the result."""
+        """Return the numbers of components of η and φ in the result."""
         options = self.options
         m, kinds = max(options.n_components // ending.n_parts, 1), options.kinds
-        if options.padded is not None:  # a sketch of both parts follows
+        if options.padded is not None:  # both parts are sketched together later
             if options.projected or kinds == ("ntk",):
                 return (options.eta_hidden if options.projected else m), options.phi_hidden
             return 0, m
@@ -294,10 +294,10 @@ class FeatureStages(Algebra[Layout]):
     def units(
         self, layer: Activation, n_features: int, sizes: tuple[int, int], *, first: bool, pixels: bool, pooled: bool
     ) -> Units:
-        """Features of an activation, forward and derivative ones.
+        """Return the laws of the forward and derivative features of an activation.
 
-        Of `pixels` the former are to be spread over all columns, as pixels may be added with signs next, unless they
-        are `pooled`, where the latter are.
+        For `pixels`, forward features are rotated, so that they are spread over all columns: pixels may be added with
+        signs next. If they are `pooled`, derivative features are rotated instead.
         """
         options, (n_forward, n_derivative) = self.options, sizes
         if options.random:
@@ -322,7 +322,7 @@ class FeatureStages(Algebra[Layout]):
     def series(
         self, layer: Activation, n_features: int, size: int, inner: int | None, *, derivative: bool, sparse: bool
     ) -> SeriesSketch | PaddedSeries | None:
-        """Law of a sketched series: shares for each degree, or with `inner` components padded and mixed."""
+        """Return the law of a sketched series: a share for each degree or, with `inner`, padded and mixed degrees."""
         if not size:
             return None
         options = self.options
@@ -334,7 +334,7 @@ class FeatureStages(Algebra[Layout]):
         )
 
     def finish(self, layout: Layout) -> Stages:
-        """All stages, and what makes the features asked for out of the columns."""
+        """Add the last stage, which makes the requested features from the columns; return all stages."""
         options, columns = self.options, layout.columns
         laws: list[Any] = []
         for kind in options.kinds:
@@ -355,7 +355,7 @@ def _(algebra: FeatureStages, layer: Dense, layout: Layout, path: Path) -> Layou
 
 @FeatureStages.rule(Conv)
 def _(algebra: FeatureStages, layer: Conv, layout: Layout, path: Path) -> Layout:
-    """Patches side by side if these are few numbers, else their pixels added with signs."""
+    """Concatenate the pixels of patches if these have few columns; otherwise add the pixels with signs."""
     layout = algebra.train(layer, layout, path)
     columns = layout.columns
     rows, cols = layer.windows(*layout.pixels)
@@ -381,9 +381,9 @@ def _(algebra: FeatureStages, layer: AvgPool, layout: Layout, path: Path) -> Lay
 
 @FeatureStages.rule(GlobalAvgPool)
 def _(algebra: FeatureStages, layer: GlobalAvgPool, layout: Layout, path: Path) -> Layout:
-    if layout.activated is not None:  # the mean of ψ ⊗ φ̇ is cheaper than one of its sketches
-        activation, before, place = layout.activated
-        return algebra.activate(activation, before, place, pooled=True)
+    if layout.activated is not None:  # the mean of ψ ⊗ φ̇ is cheaper than the mean of its sketches
+        activation, input_layout, activation_path = layout.activated
+        return algebra.activate(activation, input_layout, activation_path, pooled=True)
     return layout.then(path, Pool(None, layout.columns), pixels=())
 
 
@@ -395,26 +395,26 @@ def _(algebra: FeatureStages, layer: Normalize, layout: Layout, path: Path) -> L
 @FeatureStages.rule(Flatten)
 def _(algebra: FeatureStages, layer: Flatten, layout: Layout, path: Path) -> Layout:
     columns, n_pixels = layout.columns, prod(layout.pixels)
-    if n_pixels * columns.n_columns <= WIDEST * algebra.options.phi_hidden:
-        beside = Columns(n_pixels * columns.n_eta, np.tile(columns.weights, n_pixels))
-        return layout.then(path, SideBySide(columns), pixels=(), columns=beside)
+    if n_pixels * columns.n_columns <= MAX_COLUMNS_RATIO * algebra.options.phi_hidden:
+        concatenated = Columns(n_pixels * columns.n_eta, np.tile(columns.weights, n_pixels))
+        return layout.then(path, SideBySide(columns), pixels=(), columns=concatenated)
     return layout.then(path, SumPixels(Signs((*layout.pixels, columns.n_columns))), pixels=())
 
 
 def split_components(n_components: int, split: float) -> int:
-    """Components of φ among those of ψ = η ⊕ φ, at least one for either if there are two."""
+    """Return the number of components of φ in ψ = η ⊕ φ; η and φ both get at least one if there are two."""
     return min(max(round(split * n_components), 1), max(n_components - 1, 1))
 
 
 @dataclass(frozen=True)
 class GaussianMap:
-    """Law of a matrix of independent N(0, 1/m) entries; a program's step, or a product, applies it."""
+    """Law of a matrix of independent N(0, 1/m) entries."""
 
     n_features: int
     n_components: int
 
     def draw_bytes(self) -> int:
-        """Bound for the memory that `sample` takes."""
+        """Return an upper bound on the bytes that `sample` takes."""
         return 32 * self.n_features * self.n_components
 
     def sample(self, seed: np.random.SeedSequence) -> GaussianOperator:
@@ -430,7 +430,7 @@ class GaussianOperator:
         self.matrix, self.n_components = matrix, len(matrix)
 
     def emit(self, program: Any, value: int) -> int:
-        """Append the product."""
+        """Append the product to a program."""
         return program.dense(value, self.matrix)
 
     def apply(self, X: Any) -> Any:
@@ -441,9 +441,11 @@ class GaussianOperator:
 def series_coefficients(
     activation: Activation, degree: int, *, derivative: bool, taylor: bool = False
 ) -> tuple[float, ...]:
-    """Coefficients of t^j: of a fitted or Taylor polynomial, or of a scale-dependent activation's series at variance 1.
+    """Return the coefficients of t^j of a fitted or Taylor polynomial.
 
-    What a Taylor polynomial lacks at t = 1 goes to its highest coefficient, or norms would shrink from layer to layer.
+    For activations that are not homogeneous they are the coefficients of the series at variance 1. The remainder of a
+    Taylor polynomial at t = 1 is added to its highest coefficient, because norms would shrink from layer to layer
+    otherwise.
     """
     if isinstance(activation, PiecewiseLinear):
         if taylor:
@@ -456,7 +458,7 @@ def series_coefficients(
 
 
 def _taylor(activation: PiecewiseLinear, degree: int, *, derivative: bool) -> tuple[float, ...]:
-    """Taylor coefficients of w t + (1 − w) κ₁(t), or of w + (1 − w) κ₀(t), which add up to 1."""
+    """Return Taylor coefficients of w t + (1 − w) κ₁(t), or of w + (1 − w) κ₀(t), that add up to 1."""
     w = activation.mix
     a = (1 - w) * arc_cosine_taylor(0 if derivative else 1, degree)
     a[0 if derivative else 1] += w
@@ -465,7 +467,7 @@ def _taylor(activation: PiecewiseLinear, degree: int, *, derivative: bool) -> tu
 
 
 def _rotation(series: SeriesSketch | PaddedSeries | None) -> SRHT | None:
-    """Law of an SRHT of full size, which spreads features evenly over all columns."""
+    """Return the law of an SRHT of full size, which spreads features evenly over all columns."""
     if series is None:
         return None
     size = size_of(series)

@@ -1,4 +1,4 @@
-"""The papers' maps, as presets of the network map: Algorithms 1 and 2, and Definition 3."""
+"""The maps of the paper as presets of the network map: Algorithms 1 and 2, and Definition 3."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ntkit.networks import Layer, ReLU
 
 
 class FullyConnectedMap(NetworkMap):
-    """Maps of (Dense, ReLU) × depth, Dense."""
+    """Base class of maps for the network (Dense, ReLU) × depth, Dense."""
 
     depth: int
 
@@ -35,53 +35,54 @@ class FullyConnectedMap(NetworkMap):
 class NTKSketch(FullyConnectedMap):
     """Features of the NTK by sketched arc-cosine kernels, layer by layer: Algorithm 1 of [1]_.
 
-    Layer ℓ sketches polynomials of φ^(ℓ−1) that stand for κ₁ and κ₀, and one tensor product:
+    Layer ℓ sketches polynomials of φ^(ℓ−1) that approximate κ₁ and κ₀, and one tensor product:
 
         φ^(ℓ) ≈ features of κ₁,   φ̇^(ℓ) ≈ features of κ₀,   ψ^(ℓ) = Q²(ψ^(ℓ−1) ⊗ φ̇^(ℓ)) ⊕ φ^(ℓ).
 
-    Z(x) = ‖x‖ ψ^(L)(x/‖x‖); its last columns ‖x‖ φ^(L) are features of the NNGP kernel (`nngp_columns_`).
+    Z(x) = ‖x‖ ψ^(L)(x/‖x‖). Its last columns ‖x‖ φ^(L) are features of the NNGP kernel (`nngp_columns_`).
 
     Parameters
     ----------
     depth : int
         Number L of ReLU layers.
     n_components : int
-        Number of features (s* in the paper). (Fewer come out for ``kind="nngp"`` if the monomials of all degrees are
-        fewer.)
+        Number of features (s* in the paper). For ``kind="nngp"`` there are fewer features if all degrees together have
+        fewer monomials.
     degree, derivative_degree : int or "auto"
-        Degrees of the polynomials for κ₁ and κ₀ (2p + 2 and 2p' + 1). "auto" chooses them for the numbers of columns
-        and components and the depth: twice the degrees must lower the predicted error ‖ZZᵀ − K‖_F/‖K‖_F by 5 %. With
-        1024 components that is mostly 2 and 5 for one layer, 4 and 9 for two or three. The prediction is for "split"
-        with the default sizes.
+        Degrees of the polynomials for κ₁ and κ₀ (2p + 2 and 2p' + 1). "auto" chooses them from the number of columns,
+        the number of components and the depth: twice the degrees must lower the predicted error ‖ZZᵀ − K‖_F/‖K‖_F by
+        5 %. With 1024 components this is usually 2 and 5 for one layer, 4 and 9 for two or three layers. The prediction
+        is for "split" with the default sizes.
     series : {"fitted", "taylor"}
-        Polynomials with non-negative coefficients fitted to κ₁ and κ₀, or their Taylor polynomials. In both P(1) = 1,
-        or norms would shrink from layer to layer: what a Taylor polynomial lacks goes to its highest coefficient.
+        "fitted": polynomials with non-negative coefficients fitted to κ₁ and κ₀. "taylor": their Taylor polynomials.
+        Both have P(1) = 1, because norms would shrink from layer to layer otherwise: the remainder of a Taylor
+        polynomial is added to its highest coefficient.
     variant : {"split", "paper"}
-        "split" gives each degree, and each part of ψ, its share of the components. "paper" sketches them all with as
-        many components as sums of them need and mixes these down by SRHTs, as the paper has it: at equal size
-        that is slower and less accurate.
+        "split" gives each degree, and each part of ψ, its share of the components. "paper" sketches each of them with
+        the full number of components and then mixes them by SRHTs, as in the paper. At equal size this is slower and
+        less accurate.
     kind : {"ntk", "nngp"}
-        Which kernel.
+        The kernel.
     split : float or None
         Share of φ^(ℓ) among the components of ψ^(ℓ), for "split"; None: 0.6/(L + 1).
     nngp_components, ntk_components : int or None
-        Components of φ^(ℓ) (r) and of Q²(…) (s; in "paper" of ψ^(ℓ) after mixing) in the layers before the last;
+        Components of φ^(ℓ) (r) and of Q²(…) (s; in "paper", of ψ^(ℓ) after mixing) in the layers before the last;
         None: `n_components`.
     derivative_components : int or None
-        Components of φ̇^(ℓ) (s); None: `n_components`, in "paper" `ntk_components`.
+        Components of φ̇^(ℓ) (s); None: `n_components`, or `ntk_components` in "paper".
     poly_components, derivative_poly_components : int or None
         For "paper": components of the PolySketches for κ₁ (m) and κ₀ (n₁); None: `n_components`.
     projection : bool
-        For "paper": whether a Gaussian matrix G maps ψ^(L), of `ntk_components`, to the features in the end, as line 10
-        does. Without it ψ^(L) has `n_components` and is the result.
+        For "paper": whether a Gaussian matrix G finally maps ψ^(L), which has `ntk_components`, to the features, as in
+        line 10. Without `projection`, ψ^(L) has `n_components` and is the result.
     normalize : bool
-        Whether φ^(ℓ), φ̇^(ℓ) and products are divided by their norms, which are known: ‖Z(x)‖² = (L + 1)‖x‖² exactly
-        (but for `projection`), and errors do not build up with depth. ``variant="paper", series="taylor",
-        normalize=False, projection=True, replace=True`` is Algorithm 1 to the letter, but that P(1) = 1.
+        Whether φ^(ℓ), φ̇^(ℓ) and products are rescaled to their known norms. Then ‖Z(x)‖² = (L + 1)‖x‖² exactly
+        (except with `projection`), and errors do not build up with depth. ``variant="paper", series="taylor",
+        normalize=False, projection=True, replace=True`` is exactly Algorithm 1, except that P(1) = 1.
     replace : bool
         Whether rows of Hadamard matrices are drawn independently, as in the paper.
     batch_size : int or None
-        Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
+        Number of rows whose intermediate results are held at a time; None: limited by a working-memory budget.
     random_state : None, int, RandomState or Generator
         Draws the map in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size.
 
@@ -90,9 +91,9 @@ class NTKSketch(FullyConnectedMap):
     degree_, derivative_degree_ : int
         Degrees used.
     nngp_columns_ : slice
-        Columns of the features that are features of the NNGP kernel (none with "paper", where all are mixed).
+        Columns that are features of the NNGP kernel (none with "paper", where all columns are mixed).
     coefficients_, derivative_coefficients_ : ndarray
-        Of the polynomials for κ₁ and κ₀.
+        Coefficients of the polynomials for κ₁ and κ₀.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
@@ -100,9 +101,9 @@ class NTKSketch(FullyConnectedMap):
     Notes
     -----
     Theorem 1 of [1]_: for suitable sizes ``|Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y)`` with probability 1 − δ, with
-    O(ε⁻² log 1/δ) components. "split" is unbiased for L = 1 without `normalize` (for the kernel with polynomials in
-    place of κ₀ and κ₁). For fully connected networks :class:`NTKPolynomialSketch` is faster and more accurate; this
-    map is the one that extends to networks with more structure.
+    O(ε⁻² log 1/δ) components. "split" is unbiased for L = 1 without `normalize` (with respect to the kernel with
+    polynomials instead of κ₀ and κ₁). For fully connected networks :class:`NTKPolynomialSketch` is faster and more
+    accurate; this method extends to other networks (:class:`NetworkFeatures`).
 
     References
     ----------
@@ -177,7 +178,7 @@ class NTKSketch(FullyConnectedMap):
         } | super()._describe(plan, draws)
 
     def _options(self, n_features: int) -> Options:
-        """Check the parameters; sizes by the letters of the paper: m, r, s."""
+        """Check the parameters and return the options."""
         name, checked = type(self).__name__, self._checked()
         m = checked["n_components"]
         paper = check_choice(self.variant, "variant", name, ("split", "paper")) == "paper"
@@ -202,7 +203,7 @@ class NTKSketch(FullyConnectedMap):
         )
 
     def _degrees(self, n_features: int, m: int, split: float | None, *, taylor: bool) -> tuple[int, int]:
-        """Degrees for κ₁ and κ₀, given or chosen."""
+        """Return the degrees for κ₁ and κ₀, given or chosen."""
         name = type(self).__name__
         depth = check_int(self.depth, "depth", name, minimum=1)
         kind = "nngp" if self.kind == "nngp" else "ntk"
@@ -237,44 +238,46 @@ class NTKRandomFeatures(FullyConnectedMap):
         Number of features, m₁ + m_s.
     directions : {"orthogonal", "gaussian", "leverage"}
         Law of the rows of W₀ and W₁. "gaussian": independent N(0, I), Eq. 11. "leverage": √d times uniform directions,
-        which are the leverage-score features of Eq. 15, with a spectral guarantee at L = 1 (Theorem 3).
-        "orthogonal": √d times orthonormal directions, in blocks of d (of 256 if d > 1024), for a smaller variance.
+        which are the leverage-score features of Eq. 15, with a spectral guarantee for L = 1 (Theorem 3).
+        "orthogonal": √d times orthonormal directions, in blocks of d (of 256 if d > 1024), with a smaller variance.
     sampler : {"exact", "gibbs"}
-        How "leverage" draws (other laws have one way): directly (the direction of w with density ∝ ‖w‖² e^{−‖w‖²/2} is
-        uniform), or by Gibbs sampling, Algorithm 3, whose law tends to the same one.
+        How "leverage" is drawn. "exact": directly, because the direction of w with density ∝ ‖w‖² e^{−‖w‖²/2} is
+        uniform. "gibbs": by Gibbs sampling, Algorithm 3, which converges to the same law. Other laws ignore it.
     gibbs_sweeps : int
-        Sweeps over all coordinates (T in Algorithm 3). One is close to the law, five cannot be told from it.
+        Number of sweeps over all coordinates (T in Algorithm 3). One sweep is close to the law; five sweeps are
+        indistinguishable from it.
     kind : {"ntk", "nngp"}
-        Which kernel.
+        The kernel.
     split : float or None
-        Share of ReLU features, m₁, among the features; None: 0.6/(L + 1), found by measuring.
+        Share of the ReLU features, m₁, among the features; None: 0.6/(L + 1), chosen by measurements.
     derivative_components : int or None
-        m₀, in every layer; None: half of `n_components` (twice as many did not help).
+        m₀, in every layer; None: half of `n_components` (twice as many did not reduce the error).
     hidden_components : int or None
-        m₁ in the layers before the last, and of ψ there; None: half of `n_components`.
+        m₁, and the number of components of ψ, in the layers before the last; None: half of `n_components`.
     normalize : bool
-        Whether φ, φ̇ and products are divided by their norms, which are known: ‖Z(x)‖² = (L + 1)‖x‖² exactly (unless
-        all ReLUs of a row are off, which takes few components), and the error is a third smaller. Without it
-        Z(x)·Z(y) is an unbiased estimate of NTK(x, y) for L = 1.
+        Whether φ, φ̇ and products are rescaled to their known norms. Then ‖Z(x)‖² = (L + 1)‖x‖² exactly (unless all
+        ReLUs of a row are zero, which only happens with few components), and the error is a third smaller. Without
+        `normalize`, Z(x)·Z(y) is an unbiased estimate of NTK(x, y) for L = 1.
     replace : bool
         Whether rows of Hadamard matrices are drawn independently, as in the paper.
     batch_size : int or None
-        Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
+        Number of rows whose intermediate results are held at a time; None: limited by a working-memory budget.
     random_state : None, int, RandomState or Generator
         Draws the map in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size.
 
     Attributes
     ----------
     nngp_columns_ : slice
-        Columns of the features that are features of the NNGP kernel.
+        Columns that are features of the NNGP kernel.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    O(d (m₀ + m₁)) per row for L = 1, O(m₁ (m₀ + m₁)) for every further layer, as matrix products. Theorem 2 of [1]_:
-    ``|Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y)`` with probability 1 − δ for m₁ = O(L⁶ε⁻⁴ log L/δ) and m₀, m_s = Õ(L²ε⁻²).
+    A row takes O(d (m₀ + m₁)) for L = 1 and O(m₁ (m₀ + m₁)) for every further layer, in matrix products. Theorem 2 of
+    [1]_: ``|Z(x)·Z(y) − NTK(x, y)| ≤ ε NTK(x, y)`` with probability 1 − δ for m₁ = O(L⁶ε⁻⁴ log L/δ) and
+    m₀, m_s = Õ(L²ε⁻²).
 
     References
     ----------
@@ -349,34 +352,35 @@ class NTKRandomFeatures(FullyConnectedMap):
 class CNTKSketch(LayerwiseMap):
     """Features of the convolutional NTK with global average pooling: Definition 3 of [1]_, linear in the pixels.
 
-    Every pixel has features φ of the NNGP kernel and ψ of the tangent kernel. With μ the patch of a pixel, the direct
-    sum of φ over its q² pixels, divided by the root of N, the mean of their squared norms,
+    Every pixel has features φ of the NNGP kernel and ψ of the tangent kernel. Let μ be the patch of a pixel: the direct
+    sum of φ over its q² pixels, divided by √N, where N is the mean of their squared norms. Then
 
         φ^(h) = √N ⊕_l √c_l Z_l(μ),    φ̇^(h) = ⊕_l √b_l Z_l(μ),    ψ^(h) = patch of Q²(ψ^(h−1) ⊗ φ̇^(h)) ⊕ φ^(h),
 
-    Z_l a sketch of μ^{⊗l}; Z(x) is the mean over all pixels of Q²(ψ^(L−1) ⊗ φ̇^(L)). The kernel is
+    where Z_l is a sketch of μ^{⊗l}. Z(x) is the mean over all pixels of Q²(ψ^(L−1) ⊗ φ̇^(L)). The kernel is
     :func:`ntkit.kernels.cntk`.
 
     Parameters
     ----------
     depth : int
-        Number L ≥ 2 of convolutions; L = 1, where the definition trains nothing, is for ``kind="nngp"`` only.
+        Number L ≥ 2 of convolutions. L = 1, where no layer is trained, is allowed for ``kind="nngp"`` only.
     kernel_size : int or (int, int)
         Size q of the filters.
     n_components : int
         Number of features.
     image_shape : (height, width, channels) or None
-        For images given as flat rows. None: X has the shape (n, height, width, channels).
+        Shape of the images if X has flat rows. None: X has the shape (n, height, width, channels).
     method : {"sketch", "random"}
-        Sketched series, as in Definition 3, or random units, as in Algorithm 2; see :class:`NetworkFeatures`.
+        "sketch": sketched series, as in Definition 3. "random": random units, as in Algorithm 2. See
+        :class:`NetworkFeatures`.
     kind : {"ntk", "nngp", "both"}
-        Which kernel of the network.
+        Kernel of the network, or both kernels; see :class:`NetworkFeatures`.
     hidden_components, derivative_components : int or None
         Components of φ^(h) and of Q²(…) before the last layer, and of φ̇^(h); see :class:`NetworkFeatures`.
     degree, derivative_degree : int
-        Degrees of the polynomials for κ₁ and κ₀ (2p + 2 and 2p′ + 1). Higher ones follow the kernel more closely where
-        tens of thousands of components bring the error of the sketch below that of the polynomials (0.006 and 0.05 of
-        κ₁ and κ₀ at worst); on CIFAR-10 they did not raise accuracy.
+        Degrees of the polynomials for κ₁ and κ₀ (2p + 2 and 2p′ + 1). The defaults have errors of at most 0.006 for κ₁
+        and 0.05 for κ₀. Higher degrees only help with tens of thousands of components, when the error of the sketch is
+        below these errors; on CIFAR-10 they did not raise accuracy.
     directions, normalize, replace, precision, batch_size, progress, random_state
         See :class:`NetworkFeatures`.
 
@@ -391,10 +395,11 @@ class CNTKSketch(LayerwiseMap):
     Notes
     -----
     Theorem 4 of [1]_: ``|Z(x)·Z(y) − Θ_cntk(x, y)| ≤ ε Θ_cntk(x, y)`` with probability 1 − δ for suitable sizes, in
-    time linear in the pixels, where the exact kernel takes the square of their number for every pair of images.
+    time linear in the number of pixels. The exact kernel takes the square of the number of pixels for every pair of
+    images.
 
-    What differs from the letter of the definition, for speed and accuracy at equal size, is told at
-    :class:`NetworkFeatures` and in ``docs/design/convolutional.md``.
+    This map differs from the definition to be faster and more accurate at equal size. :class:`NetworkFeatures` and
+    ``docs/design/convolutional.md`` describe the differences.
 
     References
     ----------
@@ -458,9 +463,9 @@ class CNTKSketch(LayerwiseMap):
         name = type(self).__name__
         check_int(self.depth, "depth", name, minimum=1)
         if self.depth == 1 and self.kind != "nngp":
-            rule = "an int ≥ 2 for the tangent kernel: the definition trains neither the first layer nor the last"
+            rule = "an int ≥ 2 for the tangent kernel, because the first and the last layer are not trained"
             raise ValueError(message(name, "depth", rule, self.depth, "Use kind='nngp' for depth 1."))
-        rule = "an int ≥ 1 or a pair (tuple) of them"
+        rule = "an int ≥ 1 or a tuple of two ints ≥ 1"
         if isinstance(self.kernel_size, list):
             raise TypeError(message(name, "kernel_size", rule, self.kernel_size))
         sizes = self.kernel_size if isinstance(self.kernel_size, tuple) else (self.kernel_size, self.kernel_size)
@@ -473,7 +478,7 @@ class CNTKSketch(LayerwiseMap):
     def _check_rows(self, X: Any, *, reset: bool) -> Array:
         if reset and self.image_shape is None and getattr(X, "ndim", 2) == 2:
             rule = "images of shape (n, height, width, channels)"
-            remedy = "Set image_shape=(height, width, channels) for images that are laid flat."
+            remedy = "Set image_shape=(height, width, channels) for flattened images."
             raise ValueError(message(type(self).__name__, "X", rule, X, remedy))
         return super()._check_rows(X, reset=reset)
 

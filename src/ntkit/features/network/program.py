@@ -1,8 +1,8 @@
-"""The stages of a network on vectors as one program: the fast back end, which takes sparse rows too.
+"""Write the stages of a network on vectors as one program: the fast back end, which also takes sparse rows.
 
-It serves networks of Dense layers and homogeneous activations that keep norms, for which Σ(x, x) = ‖x‖² and
-Θ(x, x) = c‖x‖² with a number c. Sketched series are computed for x/‖x‖, and their features get the norm of x after the
-last activation; random units take rows of any norm.
+It supports networks of Dense layers and homogeneous activations that preserve norms, where Σ(x, x) = ‖x‖² and
+Θ(x, x) = c‖x‖² with a constant c. Sketched series are computed for x/‖x‖, and their features are multiplied by the norm
+of x after the last activation. Random units take rows of any norm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ntkit.programs import Program
 
 
 def can_emit(stages: Stages) -> bool:
-    """Whether stages can be written as a program."""
+    """Return whether stages can be written as a program."""
     return all(
         type(stage) in (Start, Train, Project, Finish) or (type(stage) is Activate and _is_simple(stage))
         for _, stage in stages
@@ -35,7 +35,7 @@ def _is_simple(stage: Activate) -> bool:
 
 @dataclass(frozen=True)
 class Vectors:
-    """Values of a program: η and φ (None: no columns), the norm of x that they have (None: 1), and Θ(x, x)/‖x‖²."""
+    """Values of a program: η and φ (None: no columns), their norm (‖x‖, or None for 1), and Θ(x, x)/‖x‖²."""
 
     eta: int | None
     phi: int | None
@@ -43,7 +43,7 @@ class Vectors:
     theta: float = 0.0
 
     def psi(self, program: Program, columns: Columns) -> list[int]:
-        """η and w ⊙ φ."""
+        """Return η and w ⊙ φ."""
         parts = [] if self.eta is None else [self.eta]
         if self.phi is not None and columns.weights.any():
             weight = float(columns.weights[0])
@@ -52,7 +52,7 @@ class Vectors:
 
 
 def emit_stages(stages: Stages, n_features: int) -> Program:
-    """The program of drawn stages."""
+    """Write drawn stages as a program."""
     program = Program((n_features,))
     x = program.load()
     last = max((i for i, (_, stage) in enumerate(stages) if isinstance(stage, Activate)), default=0)
@@ -75,31 +75,32 @@ def emit_stages(stages: Stages, n_features: int) -> Program:
 def _activate(program: Program, stage: Activate, vectors: Vectors, norm: int | None, *, is_last: bool) -> Vectors:
     assert vectors.phi is not None
     units: Any = stage.units
-    by = norm if is_last or isinstance(units, RandomUnits) else None
+    new_norm = norm if is_last or isinstance(units, RandomUnits) else None
     forward = derivative = None
     if isinstance(units, SeriesUnits):
         if units.forward is not None:
-            parts = emit_series(program, units.forward, vectors.phi, norm=vectors.norm, by=by, units=units)
+            phi, norm_of_phi = vectors.phi, vectors.norm
+            parts = emit_series(program, units.forward, phi, norm=norm_of_phi, multiplier=new_norm, units=units)
             forward = program.concatenate(parts)
         if units.derivative is not None:
-            parts = emit_series(program, units.derivative, vectors.phi, norm=vectors.norm, by=None, units=units)
+            parts = emit_series(program, units.derivative, vectors.phi, norm=vectors.norm, multiplier=None, units=units)
             derivative = program.concatenate(parts)
     else:
-        forward, derivative = _random(program, stage, vectors, by)
+        forward, derivative = _random(program, stage, vectors, new_norm)
     theta, product = vectors.theta, None
     if stage.product is not None:
         psi = program.concatenate(vectors.psi(program, stage.columns))
-        if not stage.normalize and vectors.norm != by:
+        if not stage.normalize and vectors.norm != new_norm:
             psi = psi if vectors.norm is None else program.scale(psi, vectors.norm, inverse=True)
-            psi = psi if by is None else program.scale(psi, by)
+            psi = psi if new_norm is None else program.scale(psi, new_norm)
         product = stage.product.emit(program, psi, derivative)
         if stage.normalize:
-            product = program.normalize(product, by, factor=theta**0.5)
-    return Vectors(product, forward, by, theta)
+            product = program.normalize(product, new_norm, factor=theta**0.5)
+    return Vectors(product, forward, new_norm, theta)
 
 
-def _random(program: Program, stage: Activate, vectors: Vectors, by: int | None) -> tuple[int | None, int | None]:
-    """√2 ReLU(Wφ)/√m and √2 Step(Wφ)/√m."""
+def _random(program: Program, stage: Activate, vectors: Vectors, new_norm: int | None) -> tuple[int | None, int | None]:
+    """Compute √2 ReLU(Wφ)/√m and √2 Step(Wφ)/√m."""
     units: Any = stage.units
     phi: Any = vectors.phi
 
@@ -111,7 +112,7 @@ def _random(program: Program, stage: Activate, vectors: Vectors, by: int | None)
     forward = derivative = None
     if units.n_forward:
         forward = activated(units.matrix, "relu", units.n_forward)
-        forward = program.normalize(forward, by) if stage.normalize else forward
+        forward = program.normalize(forward, new_norm) if stage.normalize else forward
     if units.n_derivative:
         derivative = activated(units.matrix if units.slopes is None else units.slopes, "step", units.n_derivative)
         derivative = program.normalize(derivative) if stage.normalize else derivative

@@ -1,20 +1,20 @@
-"""The walk of features through a network: what :mod:`ntkit.kernels.covariances` does to covariances, done to vectors.
+"""Stages that propagate feature vectors through a network, as :mod:`ntkit.kernels.covariances` does for covariances.
 
 Every pixel (or row) has a vector of values in two parts, [η | φ]:
 
     ⟨φ(x), φ(y)⟩ ≈ Σ(x, y),      ⟨ψ(x), ψ(y)⟩ ≈ Θ(x, y),      ψ = η ⊕ w ⊙ φ,
 
-with weights w for the columns of φ: a layer with trained weights, Θ → Θ + Σ, only adds to w², and all that is linear
-(patches, pooling, sums over pixels) happens to both parts at once. An activation, Σ → κ and Θ → Θ ⊙ κ′, makes
+with weights w for the columns of φ. A layer with trained weights, Θ → Θ + Σ, only adds to w². Linear operations
+(patches, pooling, sums over pixels) act on both parts at once. An activation, Σ → κ and Θ → Θ ⊙ κ′, sets
 
     φ ← forward features,     η ← Q²(ψ ⊗ derivative features),     w ← 0,
 
-Q² a TensorSRHT. Before a global average, the mean over pixels p of Q²(ψ_p ⊗ φ̇_p) is Q² of the matrix C = mean ψ_p φ̇_pᵀ:
-one matrix product for each image in place of a sketch for each pixel, and as C is written out, the sketch needs no
-Hadamard transforms: entries are added with random signs (:class:`ActivateAndPool`).
+where Q² is a TensorSRHT. Before a global average, the mean over pixels p of Q²(ψ_p ⊗ φ̇_p) is Q² of the matrix
+C = mean ψ_p φ̇_pᵀ. This is one matrix product for each image instead of a sketch for each pixel. As C is computed
+explicitly, its sketch needs no Hadamard transforms: entries are added with random signs (:class:`ActivateAndPool`).
 
-Σ(x, x) and Θ(x, x) are carried along: exact until values are pooled, from the values after that. With them features are
-given the norms that they should have.
+Σ(x, x) and Θ(x, x) are tracked. They are exact until values are pooled, and are computed from the values after that.
+Features are scaled to the norms that follow from them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ntkit.features.network.pixels import (
     sum_pixels,
     with_norms,
 )
-from ntkit.features.network.units import Units, after
+from ntkit.features.network.units import Units, variance_after
 from ntkit.networks import Activation, AvgPool, Conv
 from ntkit.networks.fold import Path
 from ntkit.programs import power_of_two
@@ -47,7 +47,7 @@ from ntkit.programs import power_of_two
 
 @dataclass(frozen=True)
 class Flow:
-    """Values of a batch, (n, h, w, c) or (n, c), and Σ(x, x) and Θ(x, x), without the last axis (None: not needed)."""
+    """Values of a batch, (n, h, w, c) or (n, c), with Σ(x, x) and Θ(x, x), without the last axis (None: not needed)."""
 
     values: Array
     power: Array | None
@@ -55,44 +55,44 @@ class Flow:
 
     @property
     def n_pixels(self) -> int:
-        """Pixels of an image, 1 for rows."""
+        """Number of pixels of an image; 1 for rows."""
         return int(np.prod(self.values.shape[1:-1]))
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Which columns are η, and the weights of the others, φ, in ψ."""
+    """The number of columns of η, and the weights in ψ of the other columns, φ."""
 
     n_eta: int
     weights: np.ndarray
 
     def __reduce__(self) -> Any:
-        """Equal weights in a row are written once."""
+        """Write runs of equal weights only once."""
         starts = np.flatnonzero(np.append(True, np.diff(self.weights) != 0)[: len(self.weights)])
         counts = np.diff(np.append(starts, len(self.weights)))
         return _columns, (self.n_eta, self.weights[starts].tolist(), counts.tolist())
 
     @property
     def n_columns(self) -> int:
-        """All of them."""
+        """Number of all columns."""
         return self.n_eta + len(self.weights)
 
     @property
     def n_psi(self) -> int:
-        """Columns of ψ."""
+        """Number of columns of ψ."""
         return self.n_columns if self.weights.any() else self.n_eta
 
     def parts(self, values: Array) -> list[Array]:
-        """η and φ, those that there are."""
+        """Return η and φ, without parts that have no columns."""
         parts = [values[..., : self.n_eta]] if self.n_eta else []
         return [*parts, self.phi(values)] if len(self.weights) else parts
 
     def phi(self, values: Array) -> Array:
-        """φ."""
+        """Return φ."""
         return values if self.n_eta == 0 else values[..., self.n_eta :]
 
     def psi(self, values: Array) -> Array:
-        """ψ = η ⊕ w ⊙ φ."""
+        """Return ψ = η ⊕ w ⊙ φ."""
         if not self.weights.any():
             return values[..., : self.n_eta]
         if (self.weights == 1).all():
@@ -105,39 +105,42 @@ def _columns(n_eta: int, values: list[float], counts: list[int]) -> Columns:
 
 
 class Stage(ABC):
-    """One thing that happens to the values. A planned one holds laws, a drawn one what was drawn from them."""
+    """One operation on the values. A planned stage holds laws; a drawn stage holds the draws."""
 
     def draw(self, seed: np.random.SeedSequence) -> Stage:
-        """The stage with draws in place of laws."""
+        """Return the stage with draws instead of laws."""
         return self
 
     def width(self, flow: Flow) -> int:
-        """How many numbers a row has inside, if these are more than what comes in and goes out."""
+        """Return the number of intermediate values per row, if it may exceed the input and the output."""
         return 0
 
     @abstractmethod
     def apply(self, flow: Flow) -> Flow:
-        """The flow after it."""
+        """Return the flow after this stage."""
 
 
 Stages: TypeAlias = tuple[tuple[Path, Stage], ...]
-"""Stages in their order, each with the place of its layer, which is the key of its draws."""
+"""Stages in order, each with the path of its layer, which is the key of its draws."""
 
 
 def draw_stages(stages: Stages, seed: np.random.SeedSequence) -> Stages:
-    """Planned stages with their draws; `seed` is that of the whole network, or of the branches they stand in."""
+    """Draw planned stages; `seed` is the seed of the whole network, or of the branches that the stages belong to."""
     return tuple((path, stage.draw(keyed(seed, *path[-2:]) if path else seed)) for path, stage in stages)
 
 
 def apply_stages(stages: Stages, flow: Flow) -> Flow:
-    """The flow after all stages."""
+    """Return the flow after all stages."""
     for _, stage in stages:
         flow = stage.apply(flow)
     return flow
 
 
 def widths(stages: Stages, flow: Flow) -> tuple[int, int]:
-    """How many numbers a row has after all stages, and at most on the way; of no rows, as only shapes matter."""
+    """Return the number of values per row after all stages, and the largest number at any stage.
+
+    The stages run on zero rows, because only shapes matter.
+    """
     flow = Flow(*(None if values is None else values[:0, ...] for values in (flow.values, flow.power, flow.theta)))
     most = prod(flow.values.shape[1:])
     for _, stage in stages:
@@ -149,7 +152,7 @@ def widths(stages: Stages, flow: Flow) -> tuple[int, int]:
 
 @dataclass(frozen=True, eq=False)
 class Start(Stage):
-    """Images or rows as they come: Σ(x, x) of every pixel, Θ = 0."""
+    """The input images or rows, with Σ(x, x) of every pixel and Θ = 0."""
 
     track: bool
 
@@ -163,7 +166,7 @@ class Start(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Patches(Stage):
-    """The pixels of each patch side by side."""
+    """Concatenates the pixels of each patch."""
 
     layer: Conv
     columns: Columns
@@ -176,17 +179,17 @@ class Patches(Stage):
 
 @dataclass(frozen=True)
 class Signs:
-    """Law of random signs for pixels that are added, (…, columns): orthogonal for different pixels, if they can be.
+    """Law of random signs for adding pixels, (…, columns): orthogonal for different pixels if columns suffice.
 
-    Rows of a Hadamard matrix, its columns in random order, times signs of the columns and of the rows: what pixels have
-    in common with entries of equal size (the mean of ReLUs, the constant of a series) then cancels exactly, not only on
-    average.
+    The signs are rows of a Hadamard matrix with its columns in random order, times random signs of columns and rows.
+    Cross terms of parts that all pixels share with entries of equal size (the mean of ReLUs, the constant of a series)
+    then cancel exactly, not only on average.
     """
 
     shape: tuple[int, ...]
 
     def draw_bytes(self) -> int:
-        """Bound for the memory that `sample` takes."""
+        """Return an upper bound on the bytes that `sample` takes."""
         return 32 * prod(self.shape)
 
     def sample(self, seed: np.random.SeedSequence) -> np.ndarray:
@@ -199,7 +202,7 @@ class Signs:
 
 
 def _orthogonal_signs(rng: np.random.Generator, chosen: np.ndarray, n_columns: int) -> np.ndarray:
-    """Rows of a Hadamard matrix, times random signs of rows and columns; fewer columns are taken at random."""
+    """Return rows of a Hadamard matrix with random columns, times random signs of rows and columns."""
     columns = rng.permutation(power_of_two(n_columns))[:n_columns]
     hadamard = 1 - 2 * (np.bitwise_count(chosen[:, None] & columns) % 2).astype(np.int8)
     left, right = (2 * rng.integers(0, 2, n, dtype=np.int8) - 1 for n in hadamard.shape)
@@ -208,7 +211,7 @@ def _orthogonal_signs(rng: np.random.Generator, chosen: np.ndarray, n_columns: i
 
 @dataclass(frozen=True, eq=False)
 class Mix(Stage):
-    """The pixels of each patch added with random signs, (q_h, q_w, c)."""
+    """Adds the pixels of each patch with random signs, (q_h, q_w, c)."""
 
     layer: Conv
     signs: Any
@@ -223,7 +226,7 @@ class Mix(Stage):
 
 
 def _averages(flow: Flow, layer: Conv) -> tuple[Array | None, Array | None]:
-    """Σ(x, x) and Θ(x, x) after a convolution: means over its patches, exactly."""
+    """Compute Σ(x, x) and Θ(x, x) after a convolution, which are exactly the means over its patches."""
     if flow.power is None or flow.theta is None:
         return None, None
     return average(flow.power, layer), average(flow.theta, layer)
@@ -231,7 +234,7 @@ def _averages(flow: Flow, layer: Conv) -> tuple[Array | None, Array | None]:
 
 @dataclass(frozen=True, eq=False)
 class Train(Stage):
-    """Trained weights, Θ → Θ + Σ: of the values nothing changes but what they count for."""
+    """Trained weights, Θ → Θ + Σ. The values do not change, only their weights in ψ."""
 
     def apply(self, flow: Flow) -> Flow:
         """See :meth:`Stage.apply`."""
@@ -240,7 +243,7 @@ class Train(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Scale(Stage):
-    """Values times a number."""
+    """Multiplies values by a number."""
 
     factor: float
 
@@ -252,7 +255,7 @@ class Scale(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Bias(Stage):
-    """Biases, Σ → Σ + b² and, if they are trained, Θ → Θ + b²: a column b of φ."""
+    """Biases, Σ → Σ + b² and, if they are trained, Θ → Θ + b²; adds a column b to φ."""
 
     value: float
     trained: bool
@@ -268,13 +271,13 @@ class Bias(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Activate(Stage):
-    """Forward features, and with `product` the sketch of ψ ⊗ derivative features."""
+    """An activation: forward features and, with `product`, the sketch of ψ ⊗ derivative features."""
 
     activation: Activation
     columns: Columns
     units: Units
     product: Any
-    """A TensorSRHT of pairs of vectors, or for :class:`ActivateAndPool` a :class:`Fold` of a matrix; None without ψ."""
+    """A TensorSRHT of pairs of vectors, or a :class:`Fold` of a matrix in :class:`ActivateAndPool`; None without ψ."""
     normalize: bool
 
     def draw(self, seed: np.random.SeedSequence) -> Stage:
@@ -286,7 +289,7 @@ class Activate(Stage):
 
     @property
     def columns_after(self) -> Columns:
-        """What the columns are after it."""
+        """Columns after this stage."""
         return Columns(0 if self.product is None else self.product.n_components, np.zeros(self.units.n_forward))
 
     def width(self, flow: Flow) -> int:
@@ -308,15 +311,15 @@ class Activate(Stage):
         return Flow(joined(parts, powers), power, theta)
 
     def diagonals(self, flow: Flow) -> tuple[Array | None, Array | None]:
-        """Σ(x, x) after the activation, and what it multiplies Θ(x, x) by."""
+        """Compute Σ(x, x) after the activation, and the factor by which it multiplies Θ(x, x)."""
         if flow.power is None:
             return None, None
-        return after(self.activation, flow.power), after(self.activation, flow.power, derivative=True)
+        return variance_after(self.activation, flow.power), variance_after(self.activation, flow.power, derivative=True)
 
 
 @dataclass(frozen=True, eq=False)
 class ActivateAndPool(Activate):
-    """An activation and the mean over all pixels after it."""
+    """An activation followed by the mean over all pixels."""
 
     def width(self, flow: Flow) -> int:
         """See :meth:`Stage.width`."""
@@ -340,30 +343,30 @@ class ActivateAndPool(Activate):
 
 @dataclass(frozen=True, eq=False)
 class Fold:
-    """A matrix C written row by row, times signs, cut into pieces of length m that are added.
+    """Sketch of a matrix C: its entries, row by row and times signs, are cut into pieces of length m and added.
 
-    A CountSketch of the vector of C with buckets of equal size; m pieces or more keep all entries, without signs.
-    Var⟨·, ·⟩ ≤ 2‖C‖²‖C′‖²/m for entries of equal size, as those of random units and of rotated series are on average.
-    The signs of the rows that are added are orthogonal, as those of :class:`Signs`.
+    This is a CountSketch of the entries of C with buckets of equal size. If C has at most m entries, they are kept
+    without signs. Var⟨·, ·⟩ ≤ 2‖C‖²‖C′‖²/m for entries of equal size; random units and rotated series have entries of
+    equal size on average. The signs of rows that are added are orthogonal, as in :class:`Signs`.
     """
 
     shape: tuple[int, int]
     m: int
     signs: np.ndarray | None = None
-    """(rows, columns); None before they are drawn."""
+    """Signs, (rows, columns); None before they are drawn."""
 
     @property
     def n_components(self) -> int:
-        """Number of features: m, or all entries if these are fewer."""
+        """Number of features: m, or the number of entries if it is smaller."""
         return min(self.m, self.size)
 
     @property
     def size(self) -> int:
-        """Entries of the matrix."""
+        """Number of entries of the matrix."""
         return self.shape[0] * self.shape[1]
 
     def draw_bytes(self) -> int:
-        """Bound for the memory that `sample` takes."""
+        """Return an upper bound on the bytes that `sample` takes."""
         return 32 * self.size
 
     def sample(self, seed: np.random.SeedSequence) -> Fold:
@@ -374,7 +377,7 @@ class Fold:
         return replace(self, signs=_orthogonal_signs(rng, chosen, cols))
 
     def apply(self, matrix: Array, scale: float) -> Array:
-        """Map the matrices of a batch, (n, rows, columns), times a number."""
+        """Map the matrices of a batch, (n, rows, columns), and multiply them by `scale`."""
         xp: Any = _array.namespace(matrix)
         n, size, m = matrix.shape[0], self.size, self.m
         if size <= m:
@@ -394,7 +397,7 @@ def _pixels_flat(values: Array) -> Array:
 
 
 def remeasured(values: Array, flow: Flow, columns: Columns) -> tuple[Array | None, Array | None]:
-    """Σ(x, x) and Θ(x, x) from the values: pooling mixes pixels, whose covariances are not known."""
+    """Compute Σ(x, x) and Θ(x, x) from the values: pooling mixes pixels, and their covariances are not known."""
     if flow.power is None:
         return None, None
     return squares(columns.phi(values)), squares(columns.psi(values))
@@ -402,7 +405,7 @@ def remeasured(values: Array, flow: Flow, columns: Columns) -> tuple[Array | Non
 
 @dataclass(frozen=True, eq=False)
 class Pool(Stage):
-    """Means over windows, or over all pixels (None)."""
+    """Means over the windows of `layer`, or over all pixels if it is None."""
 
     layer: AvgPool | None
     columns: Columns
@@ -415,7 +418,7 @@ class Pool(Stage):
 
 @dataclass(frozen=True, eq=False)
 class SideBySide(Stage):
-    """All pixels side by side, over the root of their number: [all η | all φ]."""
+    """Concatenates all pixels, divided by the square root of their number: [all η | all φ]."""
 
     columns: Columns
 
@@ -429,7 +432,7 @@ class SideBySide(Stage):
 
 @dataclass(frozen=True, eq=False)
 class SumPixels(Stage):
-    """All pixels added with random signs, (h, w, c): on average as if they were side by side."""
+    """Adds all pixels with random signs, (h, w, c): in expectation equivalent to concatenating them."""
 
     signs: Any
 
@@ -443,7 +446,7 @@ class SumPixels(Stage):
 
 
 def _means(flow: Flow) -> tuple[Array | None, Array | None]:
-    """Σ(x, x) and Θ(x, x) of pixels side by side: means over them, exactly."""
+    """Compute Σ(x, x) and Θ(x, x) of concatenated pixels, which are exactly the means over the pixels."""
     if flow.power is None or flow.theta is None:
         return None, None
     xp: Any = _array.namespace(flow.power)
@@ -452,7 +455,7 @@ def _means(flow: Flow) -> tuple[Array | None, Array | None]:
 
 @dataclass(frozen=True, eq=False)
 class Unit(Stage):
-    """Every vector divided by √Σ(x, x)."""
+    """Divides every vector by √Σ(x, x)."""
 
     columns: Columns
 
@@ -470,7 +473,7 @@ class Unit(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Branches(Stage):
-    """Branches that take the same input; their kernels add, so their columns go side by side: [all η | all φ]."""
+    """Branches with the same input. Their kernels add, so their columns are concatenated: [all η | all φ]."""
 
     branches: tuple[Stages, ...]
     columns: tuple[Columns, ...]
@@ -497,7 +500,7 @@ class Branches(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Project(Stage):
-    """ψ and φ sketched, each by its own map or (None) kept as it is; where ψ is sketched, η = ψ and w = 0 after it."""
+    """Sketches ψ and φ, each by its own map (None: unchanged). If ψ is sketched, then η = ψ and w = 0 afterwards."""
 
     columns: Columns
     psi: Any
@@ -514,7 +517,7 @@ class Project(Stage):
 
     @property
     def columns_after(self) -> Columns:
-        """What the columns are after it."""
+        """Columns after this stage."""
         n_eta = self.columns.n_eta if self.psi is None else self.psi.n_components
         n_phi = len(self.columns.weights) if self.phi is None else self.phi.n_components
         weights = self.columns.weights if self.psi is None and self.phi is None else np.zeros(n_phi)
@@ -535,7 +538,7 @@ class Project(Stage):
 
 @dataclass(frozen=True, eq=False)
 class Finish(Stage):
-    """The features asked for: ψ, φ or both, each sketched to its size (by None: as it is); zeros for Θ = 0."""
+    """The requested features: ψ, φ or both, each sketched to its size (map None: unchanged); zeros if Θ = 0."""
 
     columns: Columns
     kinds: tuple[str, ...]
@@ -551,14 +554,14 @@ class Finish(Stage):
 
     @property
     def sizes(self) -> list[int]:
-        """Features of each kind."""
+        """Number of features of each kind."""
         columns = [self.columns.n_psi if kind == "ntk" else len(self.columns.weights) for kind in self.kinds]
         pairs = zip(columns, self.maps, strict=True)
         return [(size if law is None else law.n_components) or self.n_components for size, law in pairs]
 
     @property
     def has_norms(self) -> bool:
-        """Whether sketches get the norms they should have; of one component, made of two, only a sign would stay."""
+        """Whether sketches are scaled to their known norms; of a single component only the sign would remain."""
         return self.normalize and self.n_components > 1
 
     def apply(self, flow: Flow) -> Flow:

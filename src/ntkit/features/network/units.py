@@ -1,14 +1,15 @@
 """Features of the dual activations of a layer: random units, or sketched power series.
 
-For vectors φ(x) of squared norm a, and σ with the dual κ(c, a, b) = E σ(u)σ(v) over Gaussian (u, v) of variances a, b
-and covariance c, forward features have inner products ≈ κ(⟨φ(x), φ(y)⟩, a, b) and derivative features those of σ′.
+Let φ(x) and φ(y) have squared norms a and b, and let σ have the dual κ(c, a, b) = E σ(u)σ(v) over Gaussian (u, v) of
+variances a, b and covariance c. Forward features have inner products ≈ κ(⟨φ(x), φ(y)⟩, a, b). Derivative features
+approximate the dual of σ′ in the same way.
 
-Random units: u = Wφ, E w wᵀ = I, and σ(u_i), σ′(u_i) over √m. One W serves for both: what is multiplied by derivative
-features, ψ, comes from the layers before.
+Random units: u = Wφ with E w wᵀ = I; the features are σ(u_i)/√m and σ′(u_i)/√m. Both can share W: derivative features
+are multiplied by ψ, which comes from earlier layers.
 
 Series: κ = Σ_j h_j(a) h_j(b) t^j at the cosine t, with h_j as in :mod:`ntkit.kernels.expansions`. Degree j of the unit
-vector is sketched (:class:`~ntkit.sketches.series.SeriesSketch`) and multiplied by h_j(a). For ReLU and its relatives
-h_j(a)² is a times a constant, and a fitted polynomial is the better series.
+vector is sketched (:class:`~ntkit.sketches.series.SeriesSketch`) and multiplied by h_j(a). For ReLU and other piecewise
+linear activations h_j(a)² is a times a constant, and a fitted polynomial is more accurate than the Taylor series.
 """
 
 from __future__ import annotations
@@ -32,23 +33,26 @@ from ntkit.sketches.srht import SRHTOperator
 
 
 class Units(ABC):
-    """Gives forward and derivative features; planned ones hold laws, drawn ones what was drawn from them."""
+    """Forward and derivative features. Planned units hold laws; drawn units hold the draws."""
 
     n_forward: int
     n_derivative: int
 
     @abstractmethod
     def draw(self, seed: np.random.SeedSequence) -> Units:
-        """Units with draws in place of laws."""
+        """Return units with draws instead of laws."""
 
     @abstractmethod
     def features(self, phi: Array, power: Array | None) -> tuple[Array | None, Array | None]:
-        """Features of vectors along the last axis; `power` has their squared norms, of shape (…). None for no such."""
+        """Compute forward and derivative features of vectors along the last axis; None for features not needed.
+
+        `power` holds the squared norms of the vectors, without the last axis.
+        """
 
 
 @dataclass(frozen=True, eq=False)
 class RandomUnits(Units):
-    """σ(Wφ)/√m and σ′(Wφ)/√m; the first rows of W serve for both, unless `slopes` has other ones for σ′."""
+    """σ(Wφ)/√m and σ′(Wφ)/√m; both use the first rows of W, unless `slopes` holds other rows for σ′."""
 
     activation: Activation
     matrix: Any
@@ -78,13 +82,13 @@ class RandomUnits(Units):
         return forward, derivative
 
     def _transposed(self, name: str, x: Array, scale: float = 1.0) -> Array:
-        """Wᵀ times a number, like x; kept on a device, as a copy for every batch would hold it up."""
+        """Return Wᵀ times a number, as an array like x; cached on a GPU, where a copy for every batch would be slow."""
         on_device = _array.is_torch(x) and x.device.type != "cpu"
         key = (name, x.device, x.dtype, scale) if on_device else None
         if key in self._kept:
             return self._kept[key]
         matrix = getattr(self, name)
-        if scale != 1:  # in the precision of x, if that is the higher one
+        if scale != 1:  # in float64 if x is, so that no precision is lost
             matrix = scale * (matrix.astype(np.float64) if "64" in str(x.dtype) else matrix)
         values = _array.constant(matrix.T, x)
         if on_device:
@@ -97,16 +101,16 @@ class RandomUnits(Units):
 
 
 def rectified(x: Array, transposed: Array) -> Array:
-    """max(W x, 0), of Wᵀ; on CUDA the product leaves through the maximum, in one pass."""
+    """Compute max(W x, 0) from Wᵀ; on CUDA the maximum is fused into the matrix product."""
     xp: Any = _array.namespace(x)
     constant = _array.is_torch(x) and not _array.wants_gradient([x])
     if constant and x.device.type == "cuda":
         import torch
 
-        if hasattr(torch, "_addmm_activation"):  # not documented, but there since 1.13
+        if hasattr(torch, "_addmm_activation"):  # undocumented, but available since torch 1.13
             rows, size = x.reshape(-1, x.shape[-1]), transposed.shape[1]
             missing = -x.shape[-1] % 8 if x.dtype.itemsize == 2 else 0
-            if missing:  # 16-bit rows whose length is no multiple of 16 bytes are multiplied at a fraction of the speed
+            if missing:  # 16-bit products are much slower if the row length is not a multiple of 16 bytes
                 rows = torch.nn.functional.pad(rows, (0, missing))
                 transposed = torch.nn.functional.pad(transposed, (0, 0, 0, missing))
             out = torch._addmm_activation(transposed.new_zeros(size), rows, transposed)
@@ -117,10 +121,10 @@ def rectified(x: Array, transposed: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class SeriesUnits(Units):
-    """Sketched series; `normalize` divides vectors by their own norms, not by the ones they stand for.
+    """Sketched series; `normalize` divides vectors by their own norms, not by the norms that they should have.
 
-    A series is no even mixture: its constant is one column. Rotations, SRHTs of full size, spread features evenly over
-    all columns where these are to be added with random signs.
+    The features of a series have columns of very different size: its constant is one column. If pixels are added with
+    random signs next, rotations (SRHTs of full size) spread the features evenly over all columns.
     """
 
     activation: Activation
@@ -171,9 +175,10 @@ class SeriesUnits(Units):
 
     @cached_property
     def _program(self) -> Program:
-        """Forward features, of norm √a for a homogeneous σ and of norm 1 else, then derivative features, of norm 1.
+        """The program of forward features, then derivative features.
 
-        What depends on the scale gets its weights, and its rotation, after the program.
+        Forward features have norm √a for a homogeneous σ, otherwise norm 1. Derivative features have norm 1. For other
+        activations the weights h_j(a), and then the rotation, are applied after the program.
         """
         first = self.forward or self.derivative
         assert first is not None
@@ -181,10 +186,11 @@ class SeriesUnits(Units):
         x, norms = program.load(0), program.load(1)
         norm = program.norm(x) if self.normalize else norms
         pairs = ((self.forward, self.forward_rotation, norms), (self.derivative, self.derivative_rotation, None))
-        for series, rotation, by in pairs:
+        for series, rotation, multiplier in pairs:
             if series is None:
                 continue
-            parts = emit_series(program, series, x, norm=norm, by=by if self._homogeneous else None, units=self)
+            multiplier = multiplier if self._homogeneous else None
+            parts = emit_series(program, series, x, norm=norm, multiplier=multiplier, units=self)
             if rotation is not None and self._homogeneous:
                 parts = [rotation.emit(program, program.concatenate(parts))]
             for part in parts:
@@ -200,7 +206,7 @@ class SeriesUnits(Units):
         *,
         derivative: bool,
     ) -> Array:
-        """Columns of degree j times h_j(a), over what the series has there."""
+        """Multiply the columns of degree j by h_j(a), divided by the root of the coefficient that the series used."""
         if series is None:
             return values
         xp: Any = _array.namespace(values)
@@ -217,25 +223,25 @@ class SeriesUnits(Units):
 
 
 def emit_series(
-    program: Program, series: Any, value: int, *, norm: int | None, by: int | None, units: SeriesUnits
+    program: Program, series: Any, value: int, *, norm: int | None, multiplier: int | None, units: SeriesUnits
 ) -> list[int]:
-    """Append the features of a series at value/norm, times the one coordinate of `by` (None: 1)."""
+    """Append the features of a series at value/norm, times the scalar value `multiplier` (None: 1)."""
     if units.normalize and isinstance(series, PaddedOperator):
         (part,) = series.emit_parts(program, value, norm=norm)
-        return [program.normalize(part, by)]
-    return series.emit_parts(program, value, norm=norm, by=by)
+        return [program.normalize(part, multiplier)]
+    return series.emit_parts(program, value, norm=norm, multiplier=multiplier)
 
 
 def size_of(law: Any) -> int:
-    """Components of a law or of what was drawn from it: a series may have fewer than it was asked for."""
+    """Return the number of components of a law or an operator; a series may have fewer than requested."""
     budget = getattr(law, "budget", None)
     if budget is not None:
         return sum(budget.exact.values()) + sum(budget.sketched.values())
     return 0 if law is None else law.n_components
 
 
-def after(activation: Activation, power: Array, *, derivative: bool = False) -> Array:
-    """Σ(x, x) after an activation, or with `derivative` what it multiplies Θ(x, x) by, from Σ(x, x) before it."""
+def variance_after(activation: Activation, power: Array, *, derivative: bool = False) -> Array:
+    """Compute Σ(x, x) after an activation from Σ(x, x) before it; with `derivative`, the factor for Θ(x, x)."""
     xp: Any = _array.namespace(power)
     if isinstance(activation, PiecewiseLinear):
         return activation.dual_at_ends(power, derivative=derivative)[0]
@@ -245,7 +251,7 @@ def after(activation: Activation, power: Array, *, derivative: bool = False) -> 
 
 
 def _of_variances(function: Callable[[Array], Array], power: Array) -> Array:
-    """A function of variances, with a derivative of 0 where these are 0, as that of Σ(x, x) = ‖x‖² is."""
+    """Evaluate a function of variances; its derivative is 0 where they are 0, like the derivative of ‖x‖² at 0."""
     if not (_array.wants_gradient([power]) or _array.is_traced(power)):
         return function(power)
     xp: Any = _array.namespace(power)

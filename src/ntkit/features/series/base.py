@@ -1,6 +1,6 @@
-"""Maps of kernels that are power series in the cosine: Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j.
+"""Base classes of maps for kernels that are power series in the cosine: Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j.
 
-The weights w_j(r) ≥ 0 of the norms are those of :class:`ntkit.kernels.zonal.Zonal`.
+:class:`ntkit.kernels.zonal.Zonal` defines the weights w_j(r) ≥ 0.
 """
 
 from __future__ import annotations
@@ -30,25 +30,25 @@ from ntkit.programs import Program, array_api, run
 from ntkit.sketches.series import SeriesOperator
 
 KernelLike: TypeAlias = str | Layer | Sequence[float] | np.ndarray
-HIGHEST_DEGREE = 1024  # of which coefficients are known
-_LARGEST_AUTO = 64
-_ELEMENTS = 2**20  # weights that are held at a time
+HIGHEST_DEGREE = 1024  # highest degree whose coefficient is known
+_LARGEST_AUTO = 64  # highest degree that degree="auto" chooses for an infinite series
+_ELEMENTS = 2**20  # number of weights held at a time
 _OLD = {"arc_cosine0": 0, "arc_cosine1": 1}
 
 
 def degrees_of(series: Zonal, degree: int) -> np.ndarray:
-    """The j ≤ `degree` with a_j > 0."""
+    """Return all j ≤ `degree` with a_j > 0."""
     return np.flatnonzero(np.isfinite(series.log_coefficients(degree)))
 
 
 def last_degree(series: Zonal) -> int:
-    """The last degree of which a coefficient is known."""
+    """Return the highest degree whose coefficient is known."""
     return HIGHEST_DEGREE if series.n_taylor is None else series.n_taylor - 1
 
 
 def log_masses(series: Zonal, norms: np.ndarray, degree: int) -> np.ndarray:
-    """Logarithm of Σ w_j(r)² over norms r > 0, for every j ≤ `degree`."""
-    if isinstance(series, Homogeneous):  # the norms are a factor of all
+    """Compute log Σ w_j(r)², summed over norms r > 0, for every j ≤ `degree`."""
+    if isinstance(series, Homogeneous):  # all degrees have the same factor of the norms
         return series.log_coefficients(degree) + _log_sums(2 * series.power * np.log(norms)[:, None])
     step = max(1, _ELEMENTS // (degree + 1))
     degrees = np.arange(degree + 1)
@@ -57,9 +57,9 @@ def log_masses(series: Zonal, norms: np.ndarray, degree: int) -> np.ndarray:
 
 
 def find_degree(series: Zonal, norms: np.ndarray, tolerance: float) -> int:
-    """Smallest degree that leaves out at most a share `tolerance` of Σ k(x, x) over norms r > 0.
+    """Find the smallest degree whose truncation omits at most a share `tolerance` of Σ k(x, x) over norms r > 0.
 
-    No more than 64 for infinite series.
+    For infinite series the result is at most 64.
     """
     logs = log_masses(series, norms, _LARGEST_AUTO if series.n_taylor is None else last_degree(series))
     reached = np.logaddexp.accumulate(logs)
@@ -81,7 +81,7 @@ class SeriesPlan(Plan):
 
 
 class SeriesMap(FeatureMap):
-    """Base class of the maps of such a kernel: checks of parameters, and what `fit` learns from the norms of rows."""
+    """Base class of maps for power series: validates parameters and learns from the norms of rows."""
 
     kernel: KernelLike
     kernel_params: dict[str, Any] | None
@@ -90,11 +90,11 @@ class SeriesMap(FeatureMap):
     degree: int | str
     tolerance: float
     _highest: ClassVar[int] = LARGEST_DEGREE
-    """Highest degree that may be asked for."""
+    """Highest value allowed for the parameter `degree`."""
 
     @abstractmethod
     def _learn_from_norms(self, series: Zonal, norms: np.ndarray) -> dict[str, Any]:
-        """What the draws need to know of the norms > 0 of the rows of `fit`."""
+        """Return the learned values, given the norms of the nonzero rows of `fit`."""
 
     def _learn(self, X: Array, seed: np.random.SeedSequence) -> dict[str, Any]:  # noqa: ARG002
         self._warn_of_old_names()
@@ -107,7 +107,7 @@ class SeriesMap(FeatureMap):
         return {"lengthscale_": lengthscale} | self._learn_from_norms(self._check_spec(lengthscale).zonal, norms)
 
     def _check_spec(self, lengthscale: float) -> KernelSpec:
-        """The kernel that the parameters and a length scale describe."""
+        """Return the kernel given by the parameters and a length scale."""
         name, kernel, params = type(self).__name__, self.kernel, self.kernel_params
         if isinstance(kernel, str) and kernel in _OLD:
             kernel, params = "arc_cosine", {"order": _OLD[kernel]} | (params or {})
@@ -125,17 +125,17 @@ class SeriesMap(FeatureMap):
     def _warn_of_old_names(self) -> None:
         if isinstance(self.kernel, str) and self.kernel in _OLD:
             text = f"kernel='arc_cosine' with kernel_params={{'order': {_OLD[self.kernel]}}}"
-            text = f"kernel={self.kernel!r} is now {text}; the old name will go in version 0.3."
+            text = f"kernel={self.kernel!r} is now {text}; the old name will be removed in version 0.3."
             warnings.warn(text, FutureWarning, stacklevel=4)
 
     def _check_degree(self, series: Zonal, norms: np.ndarray) -> int:
-        """The highest degree: as given, or the one that reaches the tolerance."""
+        """Return the highest degree: the degree given, or the smallest that reaches the tolerance."""
         tolerance = check_real(self.tolerance, "tolerance", type(self).__name__, minimum=0, maximum=1)
         given = self._given_degree(series)
         return find_degree(series, norms, tolerance) if given is None else given
 
     def _given_degree(self, series: Zonal) -> int | None:
-        """The degree asked for, that of the last coefficient at most; None for "auto"."""
+        """Return the parameter `degree`, at most the degree of the last coefficient; None for "auto"."""
         name = type(self).__name__
         if isinstance(self.degree, str) and self.degree == "auto":
             return None
@@ -152,16 +152,16 @@ class SeriesMap(FeatureMap):
 
 @lru_cache(maxsize=64)
 def _norm_program(n_features: int) -> Program:
-    """Norms of rows by compiled code, in one pass."""
+    """Make a program that computes the norms of rows in one pass of compiled code."""
     program = Program((n_features,))
     program.output(program.norm(program.load()))
     return program
 
 
 class SeriesDraws(Draws):
-    """A series sketched by degrees: Z(x) = ⊕_j w_j(‖x‖) Z_j(x/‖x‖).
+    """A series sketched degree by degree: Z(x) = ⊕_j w_j(‖x‖) Z_j(x/‖x‖).
 
-    `weights` gives what the sketches of all degrees are multiplied by, (n_rows, n_degrees), of norms in float64.
+    `weights` maps float64 norms to the weights of all degrees, (n_rows, n_degrees).
     """
 
     def __init__(self, operator: SeriesOperator, weights: Callable[[Array], Array]):
@@ -171,7 +171,7 @@ class SeriesDraws(Draws):
         self.n_components = self.program.n_outputs
 
     def _emit(self) -> Program:
-        """The sketches of all degrees of x/‖x‖, each times a factor of its own, which is a second input."""
+        """Make the program that sketches all degrees of x/‖x‖, each multiplied by a factor from a second input."""
         program = Program((self.operator.factors[0], len(self.budget.coefficients)))
         x, factors = program.load(0), program.load(1)
         parts = self.operator.emit_parts(program, x, norm=program.norm(x), roots=False)
@@ -187,7 +187,7 @@ class SeriesDraws(Draws):
             weights = self.weights(row_norms(X, differentiable=True))
             return run(self.program, (X, _array.namespace(X).astype(weights, X.dtype)))
         norms = run(_norm_program(X.shape[1]), (X,), batch_size=batch_size)[:, 0].astype(np.float64)
-        with np.errstate(over="ignore"):  # as the kernel does
+        with np.errstate(over="ignore"):  # weights overflow only if k(x, x) does; `transform` raises an error then
             factors: Any = self._weights_in(norms, _array.result_dtype(X))
         if _array.is_sparse(X):
             from scipy.sparse import csr_array
@@ -196,7 +196,7 @@ class SeriesDraws(Draws):
         return run(self.program, (X, factors), batch_size=batch_size)
 
     def _run_tensor(self, X: Any, batch_size: int | None) -> Any:
-        """16-bit numbers in float32, rounded at the end."""
+        """Compute features of a tensor; 16-bit rows are computed in float32 and rounded at the end."""
         dtype = _array.result_dtype(X)
         wide = _array.namespace(X).float32 if is_half(dtype) else dtype
         X = X.to(wide)
@@ -207,7 +207,7 @@ class SeriesDraws(Draws):
         return run(self.program, (X, factors), batch_size=batch_size).to(dtype)
 
     def _weights_in(self, norms: Array, dtype: Any) -> Array:
-        """Weights in the precision of the rows; those in float64 are held for some rows at a time."""
+        """Compute weights in the dtype of the rows; float64 weights are only held for some rows at a time."""
         xp: Any = _array.namespace(norms)
         n_degrees = len(self.budget.coefficients)
         factors = xp.empty((norms.shape[0], n_degrees), dtype=dtype, device=_array.device(norms))
@@ -217,25 +217,25 @@ class SeriesDraws(Draws):
 
 
 def row_norms(X: Array, *, differentiable: bool = False) -> Array:
-    """Norms of rows of any library in float64, for torch to differentiate if asked to."""
+    """Compute norms of rows of any array library in float64; torch can differentiate them if `differentiable`."""
     if differentiable:
         return array_api.norm(_array.widen(X))[:, 0]
     return exact_norms(_array.without_duplicates(X) if _array.is_sparse(X) else X)
 
 
 def positive_norms(X: Array, default: float) -> np.ndarray:
-    """Norms of the rows that are not 0; nothing can be learned of those, so `default` if there are no others."""
+    """Return the norms of the nonzero rows, or `default` if all rows are 0."""
     norms = on_host(row_norms(X))
     return norms[norms > 0] if norms.any() else np.array([default])
 
 
 def on_host(norms: Array) -> np.ndarray:
-    """Norms as a NumPy array of float64."""
+    """Convert norms to a NumPy array of float64."""
     return norms.cpu().double().numpy() if _array.is_torch(norms) else norms
 
 
 def _log_sums(logs: np.ndarray) -> np.ndarray:
-    """Logarithms of the sums of e^{logs} over the rows."""
+    """Compute the logarithms of the sums of e^{logs} over the rows."""
     top = logs.max(axis=0)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):

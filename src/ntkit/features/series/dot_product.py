@@ -1,4 +1,4 @@
-"""Features of dot-product kernels by sketches of all degrees of their Taylor series."""
+"""Features of dot-product kernels: sketches of the degrees of their Taylor series."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ntkit.kernels.fit import LARGEST_DEGREE
 from ntkit.kernels.zonal import Zonal
 from ntkit.sketches.series import SeriesSketch
 
-_HIGH = 32  # degree from which on one T and one S take half the time of a tree or less
-_MIDDLE = 8  # the same for rows that T makes shorter
+_POWER_DEGREE = 32  # from this degree on, "power" takes at most about half the time of "tree" (measured)
+_POWER_DEGREE_LONG = 8  # as above, for rows with more columns than the base sketch of "power" has components
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DotProductPlan(SeriesPlan):
-    """Weights of the degrees, and how these are sketched."""
+    """Weights of the degrees, and options for their sketches."""
 
     n_components: int
     weights: np.ndarray
@@ -41,7 +41,7 @@ class DotProductPlan(SeriesPlan):
     method: str
 
     def draw_tail(self, rng: np.random.Generator) -> dict[int, float]:
-        """Degrees above those that are kept, and their factors."""
+        """Sample degrees above `degree`; return them with their factors."""
         tail = self.weights[self.degree + 1 :]
         if not self.n_sampled or not tail.any():
             return {}
@@ -50,7 +50,7 @@ class DotProductPlan(SeriesPlan):
         return {self.degree + 1 + i: float(factors[i]) for i in np.flatnonzero(factors).tolist()}
 
     def law(self, sampled: dict[int, float], owner: str) -> SeriesSketch:
-        """Law of the sketches of the degrees kept and drawn."""
+        """Return the law of the sketches of the degrees kept and drawn."""
         weights = self.weights.copy()
         weights[self.degree + 1 :] = 0
         for j, factor in sampled.items():
@@ -70,28 +70,28 @@ class DotProductPlan(SeriesPlan):
         return replace(law, width=None, shared=self._is_shared(law, owner)).with_leaves()
 
     def _is_shared(self, law: SeriesSketch, owner: str) -> bool:
-        """Whether one T and one S serve all degrees."""
-        # Not of those drawn: the answer must not depend on chance.
+        """Return whether all degrees share one base sketch (method "power")."""
+        # Over all degrees and not only the drawn ones: the answer must not depend on the draws.
         highest = int(np.flatnonzero(self.weights).max(initial=0))
-        shared = self.method == "power" or (self.method == "auto" and self._powers_pay(law, highest))
+        shared = self.method == "power" or (self.method == "auto" and self._powers_are_faster(law, highest))
         top = max(law.budget.sketched, default=0)
         if shared and not self.normalize and top**2 > law.n_components:
             rule = f"'tree' for degree {top} without normalize: norms of powers would vary by orders of magnitude"
-            remedy = f"Set normalize=True, or take trees with a degree of at most {LARGEST_DEGREE}."
+            remedy = f"Set normalize=True, or use method='tree' with a degree of at most {LARGEST_DEGREE}."
             raise ValueError(message(owner, "method", rule, self.method, remedy))
         return shared
 
-    def _powers_pay(self, law: SeriesSketch, highest: int) -> bool:
+    def _powers_are_faster(self, law: SeriesSketch, highest: int) -> bool:
         if not self.normalize and highest <= LARGEST_DEGREE:
             return False
         width = replace(law, width=None, shared=True).width
         assert width is not None
         top = max(law.budget.sketched, default=0)
-        return top >= _HIGH or (top >= _MIDDLE and law.n_features > width)
+        return top >= _POWER_DEGREE or (top >= _POWER_DEGREE_LONG and law.n_features > width)
 
 
 class SampledDraws(SeriesDraws):
-    """A sketched series, and the factors of the degrees that were drawn."""
+    """A sketched series, and the factors of its sampled degrees."""
 
     def __init__(self, operator: Any, weights: Any, sampled: dict[int, float]):
         super().__init__(operator, weights)
@@ -101,7 +101,7 @@ class SampledDraws(SeriesDraws):
 class DotProductSketch(SeriesMap):
     """Features of the Gaussian kernel, the NTK and other dot-product kernels by sketches of their Taylor series.
 
-    The kernels are Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j with weights of the norms:
+    The kernels are Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j with weights w_j that depend on the norms:
 
         "gaussian"       exp(−‖x − y‖²/(2ℓ²))              w_j(r) = (r/ℓ)^j e^{−r²/(2ℓ²)} / √(j!)
         "exponential"    exp(⟨x, y⟩/ℓ²)                    w_j(r) = (r/ℓ)^j / √(j!)
@@ -111,71 +111,74 @@ class DotProductSketch(SeriesMap):
         "polynomial"     (γ⟨x, y⟩ + c)^p                   w_j(r) = √(C(p, j) γ^j c^{p−j}) r^j
         [a_0, a_1, …]    Σ_j a_j ⟨x, y⟩^j                  w_j(r) = √a_j r^j
 
-    with the Taylor coefficients a_j of K_relu^(L) or Σ_relu^(L) for "ntk" and "nngp", of the arc-cosine functions
-    (:func:`~ntkit.kernels.arc_cosine`), and t κ₀(t)/2 = t/4 + Σ_n C(2n, n) 4^{-n} t^{2n+2}/(2π(2n + 1)) for
+    Here a_j are the Taylor coefficients of K_relu^(L) for "ntk", of Σ_relu^(L) for "nngp", of the arc-cosine functions
+    (:func:`~ntkit.kernels.arc_cosine`), and of t κ₀(t)/2 = t/4 + Σ_n C(2n, n) 4^{-n} t^{2n+2}/(2π(2n + 1)) for
     "hidden_ntk", the NTK of one hidden layer whose output weights are not trained [3]_. The features are
 
-        Z(x) = ⊕_{j≤p} w_j(‖x‖) Z_j(x/‖x‖),   Z_j(u)·Z_j(v) ≈ ⟨u, v⟩^j,
+        Z(x) = ⊕_{j≤p} w_j(‖x‖) Z_j(x/‖x‖),   Z_j(u)·Z_j(v) ≈ ⟨u, v⟩^j.
 
-    Z_j all monomials of degree j where these fit in its share of the components (degree 0 is a constant, degree 1 is x
-    itself), which is exact, else made of :class:`~ntkit.sketches.TensorSRHT` (see `method`).
+    If all monomials of degree j fit in its share of the components, Z_j consists of these monomials and is exact
+    (degree 0 is a constant, degree 1 is x itself). Otherwise Z_j is a sketch made of
+    :class:`~ntkit.sketches.TensorSRHT` (see `method`).
 
     Parameters
     ----------
     kernel : str, Layer or sequence of float
-        A name above, a network of Dense layers with ReLU, LeakyReLU or Abs between them (without biases), or Taylor
-        coefficients a_j ≥ 0, 1025 at most.
+        A name above, a network of Dense layers with ReLU, LeakyReLU or Abs between them (without biases), or at most
+        1025 Taylor coefficients a_j ≥ 0.
     n_components : int
-        Number m of features. (Fewer come out if the monomials of all degrees are fewer, as for rows of one to four
-        features or a low degree: there is no error then but that of the degrees left out.)
+        Number m of features. There are fewer features if all degrees together have fewer monomials, as for one to four
+        columns or a low degree. The only error is then the error of the omitted degrees.
     kernel_params : dict or None
-        Further parameters of the kernel, such as ``{"order": 0}`` of "arc_cosine" or ``{"degree": 3}`` of "polynomial".
+        Further parameters of the kernel, such as ``{"order": 0}`` for "arc_cosine" or ``{"degree": 3}`` for
+        "polynomial".
     lengthscale : float > 0 or "scale"
-        ℓ, for "gaussian" and "exponential". "scale": √(d·Var(X)/2) with the variance over all entries of the X that
-        `fit` sees, as :class:`RandomFourierFeatures` has it.
+        ℓ, for "gaussian" and "exponential". "scale": √(d·Var(X)/2), with the variance over all entries of the X given
+        to `fit`, as in :class:`RandomFourierFeatures`.
     depth : int
         Number L of ReLU layers, for "ntk" and "nngp".
     degree : int from 1 to 1024 or "auto"
-        Highest degree p. "auto": the smallest that reaches `tolerance`, up to 64 for the kernels with a name; with
-        `n_sampled`, that number.
+        Highest degree p. "auto": the smallest degree that reaches `tolerance`, up to 64 for kernels given by name; if
+        `n_sampled` > 0, it is `n_sampled`.
     tolerance : float from 0 to 1
-        For ``degree="auto"``: the largest share of Σ k(x, x) over the rows of `fit` that may be left out.
+        For ``degree="auto"``: the largest share of Σ k(x, x) over the rows of `fit` that may be omitted. Ignored if
+        `n_sampled` > 0.
     normalize : bool
-        Whether sketches are divided by their norms, so that ‖Z(x)‖² = Σ w_j(‖x‖)² exactly, over the degrees kept, and
-        the error for similar rows is much smaller; the price is a bias of order 1/m. Without it Z(x)·Z(y) is an
-        unbiased estimate of Σ w_j(‖x‖) w_j(‖y‖) cos(x, y)^j over the degrees kept, if ``method="tree"``.
+        Whether sketches are divided by their norms. Then ‖Z(x)‖² = Σ w_j(‖x‖)² exactly, over the degrees kept, and the
+        error for similar rows is much smaller, but there is a bias of order 1/m. Without `normalize` and with
+        ``method="tree"``, Z(x)·Z(y) is an unbiased estimate of Σ w_j(‖x‖) w_j(‖y‖) cos(x, y)^j over the degrees kept.
     method : {"auto", "tree", "power"}
         How degrees are sketched. "tree": by trees of independent TensorSRHTs, up to degree 128. "power": by powers of
-        one sketch of x, as Algorithm 1 of [3]_ (:class:`~ntkit.sketches.series.SeriesSketch` with `shared`), faster
-        for high degrees and long rows. "auto": "power" from degree 32 on, or from 8 on for rows of more than
-        max(m'/2, 512) features, m' the power of two ≥ m; the highest degree that is sketched counts.
-        Without `normalize` it is "tree" up to degree 128.
+        one sketch of x, as in Algorithm 1 of [3]_ (:class:`~ntkit.sketches.series.SeriesSketch` with `shared`), which
+        is faster for high degrees and long rows. "auto": "power" if the highest sketched degree is at least 32, or at
+        least 8 for rows of more than max(m'/2, 512) columns, where m' is the power of two ≥ m; otherwise "tree".
+        Without `normalize`, "auto" is "tree" up to degree 128.
     n_sampled : int from 0 to 1024
-        Number N of degrees that stand for all those above p, up to q = 1024 (128 for trees; the last coefficient, if
-        these are given), for series that decay slowly: they are drawn with replacement, with probabilities p_l in
-        proportion to `weights_`, and a degree drawn n_l times gets the factor n_l/(N p_l). The mean over the draws is
-        the whole series up to q (Theorem B.5 of [3]_, with s = p terms and N samples). No degree that is kept or drawn
-        is left out then, so that there must be components for all. `tolerance` does not matter then.
+        Number N of degrees sampled from all degrees above p up to q, for series that decay slowly. q is 1024 (128 for
+        trees), or the degree of the last coefficient if coefficients are given. Degrees are sampled with replacement
+        with probabilities p_l proportional to `weights_`, and a degree drawn n_l times gets the factor n_l/(N p_l). The
+        mean over the draws is the whole series up to q (Theorem B.5 of [3]_, with s = p terms and N samples). No degree
+        that is kept or drawn is then omitted, so each must have at least one component.
     batch_size : int or None
-        Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
+        Number of rows whose intermediate results are held at a time; None: limited by a working-memory budget.
     random_state : None, int, RandomState or Generator
         Draws the sketches in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size.
 
     Attributes
     ----------
     lengthscale_ : float
-        ℓ; 1 for kernels without it.
+        ℓ; 1 for kernels without a length scale.
     degree_ : int
-        Highest degree p, of those that are not drawn.
+        Highest degree p, not counting sampled degrees.
     weights_ : ndarray of shape (`degree_` + 1,), with `n_sampled` (q + 1,)
-        Σ w_j(‖x‖)² over the rows of `fit` that are not 0 (a row of norm ℓ if all are 0), divided by the sum over j.
-        The degrees share the components in proportion to them, which makes the sum of all variances smallest. Degrees
-        with a share of less than half a component are left out, unless all monomials of all degrees fit or degrees
-        are drawn.
+        Σ w_j(‖x‖)² over the nonzero rows of `fit` (over a row of norm ℓ if all rows are 0), divided by the sum over j.
+        Components are divided among the degrees in proportion to these weights, which minimizes the sum of all
+        variances. Degrees with a share of less than half a component are omitted, unless the monomials of all degrees
+        fit or degrees are sampled.
     sampled_ : dict of int to float
-        The degrees above p that were drawn, and their factors n_l/(N p_l).
+        The sampled degrees above p, and their factors n_l/(N p_l).
     budget_ : Budget
-        ``exact`` and ``sketched``: components of each degree.
+        ``exact`` and ``sketched``: number of components of each degree.
     sketch_ : operator
         The draws.
     n_features_in_ : int
@@ -184,26 +187,27 @@ class DotProductSketch(SeriesMap):
 
     Notes
     -----
-    The variance of Z(x)·Z(y) is about Σ' w_j(‖x‖)² w_j(‖y‖)²/m_j, the sum over sketched degrees of m_j components, less
-    for similar rows and, with `normalize`, none for equal ones. For standardized rows of d = 3, 10 and 64 features,
-    ℓ = √d and m = 1024 the relative error of the Gaussian kernel matrix was 0.00004, 0.003 and 0.022, where
-    :class:`RandomFourierFeatures` had 0.05, 0.06 and 0.07; this map suits rows whose norms are not large against ℓ.
-    O(p' (d log d + w log w) + m log m) per row, p' ≤ p − 1 + log₂ p for each sketched degree p, w = max(m/4, 256);
-    O(nnz(x)) instead of
-    d log d for d > 4m, where leaves are OSNAPs. With ``method="power"`` it is O(d log d + (log p + n) w log w
-    + m) for n sketched degrees without gaps (n log p instead of n with gaps) and twice that w. For the NTK there is
-    :class:`NTKPolynomialSketch` too, whose polynomial is not truncated but fitted, so that ‖Z(x)‖² = k(x, x), with
-    lower degrees for more than 32 features.
+    The variance of Z(x)·Z(y) is about Σ' w_j(‖x‖)² w_j(‖y‖)²/m_j, summed over sketched degrees with m_j components. It
+    is smaller for similar rows and, with `normalize`, zero for equal rows. For standardized rows of d = 3, 10 and 64
+    columns, ℓ = √d and m = 1024, the relative error of the Gaussian kernel matrix was 0.00004, 0.003 and 0.022. For
+    :class:`RandomFourierFeatures` it was 0.05, 0.06 and 0.07. This map suits rows whose norms are not much larger
+    than ℓ.
 
-    Times of the tree over those of "power" with all degrees from 2 on, at m = 1024 and 4096: 0.8 to 1.6 where the
-    highest degree is 8 or 16 and 1.7 to 2.5 where it is 32 or 64 for d = 10 and 100, 1.3 to 4.5 for d = 1000, and from
-    6 (degree 8) to 44 (degree 64) for d = 10 000. The errors of kernel matrices are the same for random rows. For rows
-    of cosine 0.8 that of "power" was up to 20 % larger where d ≤ 1000 and, from degree 8 on, up to 30 % where d = 10
-    000.
+    A row takes O(p' (d log d + w log w) + m log m), with p' ≤ p − 1 + log₂ p for each sketched degree p and
+    w = max(m/4, 256). For d > 4m, where leaves are OSNAPs, O(nnz(x)) replaces d log d. With ``method="power"`` a row
+    takes O(d log d + (log p + n) w log w + m), with n sketched degrees without gaps (n log p instead of n with gaps)
+    and w twice as large. For the NTK, :class:`NTKPolynomialSketch` fits a polynomial instead of truncating the series,
+    so that ‖Z(x)‖² = k(x, x), and uses lower degrees for more than 32 columns.
 
-    Weights of the Gaussian kernel vanish for rows with ‖x‖²/ℓ² well above the degree: centre the columns first, which
-    does not change this kernel. Features overflow where k(x, x) does. A zero row has features of degree 0 only (none
-    for functions of the cosine).
+    The time of "tree" divided by the time of "power", with all degrees from 2 on and m = 1024 and 4096, was 0.8 to 1.6
+    for highest degrees 8 and 16 and 1.7 to 2.5 for 32 and 64, with d = 10 and 100; 1.3 to 4.5 with d = 1000; and 6
+    (degree 8) to 44 (degree 64) with d = 10 000. The errors of kernel matrices are the same for random rows. For rows
+    with cosine 0.8, the error of "power" was up to 20 % larger for d ≤ 1000 and, from degree 8 on, up to 30 % larger
+    for d = 10 000.
+
+    The weights of the Gaussian kernel vanish for rows with ‖x‖²/ℓ² well above the degree. Centre the columns first;
+    this does not change the Gaussian kernel. Features overflow if k(x, x) does. For a zero row only features of degree
+    0 are nonzero (none for homogeneous kernels such as the NTK).
 
     References
     ----------
@@ -212,7 +216,7 @@ class DotProductSketch(SeriesMap):
     .. [2] Cotter, Keshet, Srebro, "Explicit Approximations of the Gaussian Kernel", arXiv:1109.4603: Taylor features,
        all monomials.
     .. [3] Song et al., "Fast sketching of polynomial kernels of polynomial degree", ICML 2021, arXiv:2108.09420,
-       Algorithm 1, Theorems 5.1, A.1, B.2 and B.5, Corollary B.6, Appendix C (Fact C.2 without its lost plus sign).
+       Algorithm 1, Theorems 5.1, A.1, B.2 and B.5, Corollary B.6, Appendix C (Fact C.2 with its missing plus sign).
 
     Examples
     --------
@@ -269,7 +273,7 @@ class DotProductSketch(SeriesMap):
         degree = self._check_degree(series, norms)
         if self._check_sampled():
             infinite = series.n_taylor is None
-            degree = max(degree, LARGEST_DEGREE) if infinite and self._of_trees() else last_degree(series)
+            degree = max(degree, LARGEST_DEGREE) if infinite and self._needs_trees() else last_degree(series)
         logs = log_masses(series, norms, degree)
         masses = np.exp(logs - logs.max())
         return {"weights_": masses / masses.sum()}
@@ -282,7 +286,8 @@ class DotProductSketch(SeriesMap):
         spec = self._check_spec(learned["lengthscale_"])
         degree = len(weights) - 1
         if not 0 <= degree <= HIGHEST_DEGREE:
-            raise ValueError(f"The weights of {name} have the degree {degree}. Fit it again.")
+            rule = f"must have a degree from 0 to {HIGHEST_DEGREE}. Got {degree} instead. Fit it again."
+            raise ValueError(f"The weights of {name} {rule}")
         n_sampled = self._check_sampled()
         if n_sampled:
             given = self._given_degree(spec.zonal)
@@ -303,7 +308,7 @@ class DotProductSketch(SeriesMap):
         )
 
     def _draw_bytes(self, plan: DotProductPlan) -> int:
-        """Those of the degrees kept, and of chains of powers, of up to 12 each, for those that will be drawn."""
+        """Count the degrees kept, and up to 12 powers for each sampled degree, which a chain of powers needs."""
         law, n_all = plan.law({}, type(self).__name__), len(plan.weights)
         n_degrees = min(n_all, plan.degree + 1 + 12 * plan.n_sampled)
         return -(-law.draw_bytes() * n_degrees // n_all)
@@ -315,7 +320,7 @@ class DotProductSketch(SeriesMap):
         roots = np.sqrt([sampled.get(int(j), 1.0) for j in kept])
 
         def weights(norms: Array) -> Array:
-            """w_j(r), times the root of the factor of a degree that was drawn."""
+            """Compute w_j(r), times the square root of the factor if degree j was sampled."""
             return plan.series.weights(norms, kept) * _array.constant(roots, norms)
 
         return SampledDraws(law.sample(keyed(seed, "series")), weights, sampled)
@@ -326,8 +331,8 @@ class DotProductSketch(SeriesMap):
     def _check_sampled(self) -> int:
         return check_int(self.n_sampled, "n_sampled", type(self).__name__, minimum=0, maximum=HIGHEST_DEGREE)
 
-    def _of_trees(self) -> bool:
-        """Whether sketches must be trees, for their means to be right."""
+    def _needs_trees(self) -> bool:
+        """Return whether sketches must be trees, so that they are unbiased or because the user asked for trees."""
         return self.method == "tree" or (self.method == "auto" and not self.normalize)
 
     @property
@@ -337,7 +342,7 @@ class DotProductSketch(SeriesMap):
 
 
 def tail_factors(counts: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """Factors n_l/(N p_l) of degrees of probabilities p_l that were drawn n_l times out of N; their means are 1.
+    """Return the factors n_l/(N p_l) of degrees of probability p_l that were drawn n_l times out of N; the means are 1.
 
     Examples
     --------

@@ -21,13 +21,13 @@ from ntkit.programs import array_api
 from ntkit.sketches.draws import draw_signs
 from ntkit.sketches.series import share_out
 
-_TILE_BYTES = 2**20  # of the result that a thread writes at a time: the products then stay in its cache
-_TILE_ROWS = 128  # at least: BLAS packs the signs anew for every tile
+_TILE_BYTES = 2**20  # size of the results that a thread writes at a time, so that products stay in its cache
+_TILE_ROWS = 128  # smallest number of rows in a tile: BLAS packs the signs again for every tile
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaclaurinPlan(SeriesPlan):
-    """The degrees, and how they share the features: `shares` in proportion, None by chance."""
+    """The degrees and their shares of the features; if `shares` is None, each feature draws its degree at random."""
 
     n_components: int
     degree: int
@@ -36,7 +36,7 @@ class MaclaurinPlan(SeriesPlan):
 
 
 class MaclaurinDraws(RowDraws):
-    """Signs ω_k, in columns: for k = 1, 2, … those of all features of degree k or more."""
+    """Signs ω_k in columns: for k = 1, 2, … the signs of all features of degree k or more."""
 
     def __init__(self, plan: MaclaurinPlan, seed: np.random.SeedSequence):
         super().__init__()
@@ -54,7 +54,7 @@ class MaclaurinDraws(RowDraws):
         self.tables = [draw_signs(seed, "maclaurin", k, size=(d, width)) for k, width in enumerate(widths)]
 
     def _starts(self) -> list[int]:
-        """For k = 1, 2, …, the first of the features that have a k-th factor: all after it have one."""
+        """Return, for k = 1, 2, …, the index of the first feature with a k-th factor; all later features have one."""
         starts = np.searchsorted(self.degrees, np.arange(1, self.degrees[-1] + 1)).tolist()
         if self.linear is not None:
             starts[0] = self.linear.stop
@@ -69,7 +69,7 @@ class MaclaurinDraws(RowDraws):
         return max(_TILE_ROWS, _TILE_BYTES // ((self.n_components + X.shape[1]) * dtype.itemsize))
 
     def _parts(self, X: Any, dtype: Any, *, differentiable: bool = False) -> tuple[Any, Array]:
-        """Unit rows, and m_j^{-1/2} w_j(‖x‖) of all degrees."""
+        """Return the unit rows, and m_j^{-1/2} w_j(‖x‖) for all degrees j."""
         norms = row_norms(X, differentiable=differentiable)
         if differentiable or _array.is_torch(X):
             xp: Any = _array.namespace(X)
@@ -77,12 +77,12 @@ class MaclaurinDraws(RowDraws):
         else:
             X = _array.without_duplicates(X) if _array.is_sparse(X) else X
             units = divide_rows(X.astype(np.float64, copy=False), norms).astype(dtype)
-        with np.errstate(over="ignore"):  # as the kernel does
+        with np.errstate(over="ignore"):  # weights overflow only if k(x, x) does; `transform` raises an error then
             weights = self.series.weights(norms, self.distinct) * _array.constant(self.scales, norms)
         return units, _array.namespace(weights).astype(weights, dtype)
 
     def fill(self, X: Any, tables: list[Array], out: Array) -> None:
-        """See :meth:`RowDraws.fill`: weights of the norms, times one factor after another."""
+        """See :meth:`RowDraws.fill`. The weights of the norms are multiplied by one factor after another."""
         wide = tables[0].dtype if tables else out.dtype
         units, weights = self._parts(X, wide)
         Z = out if out.dtype == wide else out.new_empty(out.shape, dtype=wide)
@@ -110,9 +110,9 @@ class MaclaurinDraws(RowDraws):
 
 
 class MaclaurinFeatures(SeriesMap):
-    """Random Maclaurin features of the Gaussian kernel, the NTK and other dot-product kernels, [1]_.
+    """Random Maclaurin features of the Gaussian kernel, the NTK and other dot-product kernels [1]_.
 
-    The kernels are Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j with weights of the norms:
+    The kernels are Σ_j w_j(‖x‖) w_j(‖y‖) cos(x, y)^j with weights w_j that depend on the norms:
 
         "gaussian"       exp(−‖x − y‖²/(2ℓ²))              w_j(r) = (r/ℓ)^j e^{−r²/(2ℓ²)} / √(j!)
         "exponential"    exp(⟨x, y⟩/ℓ²)                    w_j(r) = (r/ℓ)^j / √(j!)
@@ -122,9 +122,8 @@ class MaclaurinFeatures(SeriesMap):
         "polynomial"     (γ⟨x, y⟩ + c)^p                   w_j(r) = √(C(p, j) γ^j c^{p−j}) r^j
         [a_0, a_1, …]    Σ_j a_j ⟨x, y⟩^j                  w_j(r) = √a_j r^j
 
-    with the Taylor coefficients a_j of K_relu^(L) or Σ_relu^(L) for "ntk" and "nngp", of κ_p and of t κ₀(t)/2 for the
-    next three, see :class:`DotProductSketch`. A feature of degree j, one of m_j
-    with the same degree, is
+    Here a_j are the Taylor coefficients of K_relu^(L) for "ntk", of Σ_relu^(L) for "nngp", of κ_p for "arc_cosine" and
+    of t κ₀(t)/2 for "hidden_ntk", see :class:`DotProductSketch`. Each of the m_j features of degree j is
 
         z(x) = m_j^{-1/2} w_j(‖x‖) ∏_{k≤j} ⟨ω_k, x/‖x‖⟩,   ω_k ∈ {±1}^d uniform and independent,
 
@@ -133,7 +132,7 @@ class MaclaurinFeatures(SeriesMap):
         Var Z(x)·Z(y) = Σ_j w_j(‖x‖)² w_j(‖y‖)² (ν^j − cos(x, y)^{2j})/m_j,
         ν = 1 + 2 cos(x, y)² − 2 Σ_i u_i² v_i²,   u = x/‖x‖, v = y/‖y‖,
 
-    the sum of the variance over degrees that are not exact (see `method`).
+    where the variance sums over the degrees that are not exact (see `method`).
 
     Parameters
     ----------
@@ -141,29 +140,31 @@ class MaclaurinFeatures(SeriesMap):
         A name above, a network of Dense layers with ReLU, LeakyReLU or Abs between them (without biases), or Taylor
         coefficients a_j ≥ 0.
     n_components : int
-        Number m of features. (Fewer come out if the series has no degrees but 0 and 1 and these fit: the map is then
-        exact.)
+        Number m of features. If the series only has degrees 0 and 1 and these fit, there are fewer features and the map
+        is exact.
     kernel_params : dict or None
-        Further parameters of the kernel, such as ``{"order": 0}`` of "arc_cosine" or ``{"degree": 3}`` of "polynomial".
+        Further parameters of the kernel, such as ``{"order": 0}`` for "arc_cosine" or ``{"degree": 3}`` for
+        "polynomial".
     lengthscale : float > 0 or "scale"
-        ℓ, for "gaussian" and "exponential". "scale": √(d·Var(X)/2) with the variance over all entries of the X that
-        `fit` sees, as :class:`RandomFourierFeatures` has it.
+        ℓ, for "gaussian" and "exponential". "scale": √(d·Var(X)/2), with the variance over all entries of the X given
+        to `fit`, as in :class:`RandomFourierFeatures`.
     depth : int
         Number L of ReLU layers, for "ntk" and "nngp".
     degree : int from 1 to 128 or "auto"
-        Highest degree p. "auto": the smallest that reaches `tolerance`; for the kernels with a name no more than 64 and
-        log m / log ν with ν = 3d/(d + 2), its mean for x = y: of higher degrees the noise of ‖Z(x)‖² would be more
-        than what is lost without them.
+        Highest degree p. "auto": the smallest degree that reaches `tolerance`. For kernels given by name it is at most
+        64 and at most log m / log ν, where ν = 3d/(d + 2) is the mean of ν for x = y: higher degrees would add more
+        noise to ‖Z(x)‖² than the error of omitting them.
     tolerance : float from 0 to 1
-        For ``degree="auto"``: the largest share of k(x, x) that may be left out, for rows of norm `radius_`.
+        For ``degree="auto"``: the largest share of k(x, x) that may be omitted, for rows of norm `radius_`.
     method : {"optimal", "geometric"}
-        How many features each degree gets. "optimal": m_j in proportion to w_j(R)² ν^{j/4}, R = `radius_`, which
-        minimizes the sum of the variances Σ_j w_j(R)⁴ ν^{j/2}/m_j, their mean (geometric) of orthogonal and of equal
-        rows. Degree 0 has one feature and degree 1, where its share is d or more, the d entries of x: both
-        are exact. "geometric": every feature draws its degree with probability p_j ∝ 2^{−j}, and m p_j stands for m_j,
-        as in [1]_; the variance is then [Σ_j w_j(‖x‖)² w_j(‖y‖)² ν^j/p_j − (E Z(x)·Z(y))²]/m.
+        How the features are divided among the degrees. "optimal": m_j is proportional to w_j(R)² ν^{j/4}, R =
+        `radius_`. This minimizes the sum Σ_j w_j(R)⁴ ν^{j/2}/m_j, in which each term is the geometric mean of the
+        variances for orthogonal and for equal rows. Degree 0 has one feature. Degree 1 has the d entries of x if its
+        share is d or more. Both are then exact. "geometric": every feature draws its degree with probability
+        p_j ∝ 2^{−j}, and m p_j replaces m_j, as in [1]_. The variance is then
+        [Σ_j w_j(‖x‖)² w_j(‖y‖)² ν^j/p_j − (E Z(x)·Z(y))²]/m.
     batch_size : int or None
-        Most rows to work on at a time; None: as many as suit the cache or the device.
+        Largest number of rows to work on at a time; None: chosen to suit the cache or the device.
     random_state : None, int, RandomState or Generator
         Draws the signs in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size, up to
         rounding.
@@ -171,34 +172,34 @@ class MaclaurinFeatures(SeriesMap):
     Attributes
     ----------
     lengthscale_ : float
-        ℓ; 1 for kernels without it.
+        ℓ; 1 for kernels without a length scale.
     radius_ : float
-        R: root mean square of the norms of the rows of `fit` that are not 0 (ℓ if all are 0).
+        R: root mean square of the norms of the nonzero rows of `fit` (ℓ if all rows are 0).
     degree_ : int
         Highest degree p.
     degrees_ : ndarray of int
         Degree of every feature, in ascending order.
     signs_ : ndarray of int8
-        The ω_k in columns: for k = 1, 2, … those of all features of degree k or more (without a degree 1 that is
-        exact).
+        The ω_k in columns: for k = 1, 2, … the signs of all features of degree k or more. If degree 1 is exact, it has
+        no signs.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    O(d Σ_j j m_j) per row as matrix products, nnz in place of d for SciPy CSR rows. :class:`DotProductSketch` has the
-    same kernels, with a smaller error for similar rows and for few features; these features are the simple ones.
+    A row takes O(d Σ_j j m_j) in matrix products; for SciPy CSR rows, nnz replaces d. This is the simpler map;
+    :class:`DotProductSketch` takes the same kernels and has a smaller error for similar rows and for few features.
 
-    Weights of the Gaussian kernel vanish for rows with ‖x‖²/ℓ² well above the degree: centre the columns first, which
-    does not change this kernel. Features overflow where k(x, x) does. A zero row has features of degree 0 only (none
-    for functions of the cosine).
+    The weights of the Gaussian kernel vanish for rows with ‖x‖²/ℓ² well above the degree. Centre the columns first;
+    this does not change the Gaussian kernel. Features overflow if k(x, x) does. For a zero row only features of degree
+    0 are nonzero (none for homogeneous kernels such as the NTK).
 
     References
     ----------
     .. [1] Kar, Karnick, "Random Feature Maps for Dot Product Kernels", AISTATS 2012, arXiv:1201.6530, Algorithm 1.
     .. [2] Wacker, Kanagawa, Filippone, "Improved Random Features for Dot Product Kernels", arXiv:2201.08712: variances
-       of such features, and numbers of features by degree that minimize them.
+       of such features, and the numbers of features per degree that minimize the variance.
 
     Examples
     --------
@@ -264,7 +265,7 @@ class MaclaurinFeatures(SeriesMap):
         return MaclaurinPlan(shape=shape, kernel=spec, n_components=m, degree=degree, degrees=degrees, shares=shares)
 
     def _draw_bytes(self, plan: MaclaurinPlan) -> int:
-        """One byte for each sign: a feature has a row of signs for each degree, here the highest if it is drawn."""
+        """Count one byte per sign. A feature of degree j has j rows of signs; random degrees count as the highest."""
         d, m = plan.n_features, plan.n_components
         n_factors = plan.degree * m if plan.shares is None else int(_share(plan.shares, d, m).degrees.sum())
         return 4 * d * n_factors + 64 * m
@@ -287,7 +288,7 @@ class MaclaurinFeatures(SeriesMap):
 
 
 class _Shares(NamedTuple):
-    """Degrees of all features, ascending; what is m_j in the formula; the columns of a degree 1 that is exact."""
+    """Degrees of all features in ascending order; m_j of the formula; the columns of degree 1 if it is exact."""
 
     degrees: np.ndarray
     sizes: dict[int, float]
@@ -295,7 +296,7 @@ class _Shares(NamedTuple):
 
 
 def _draw_degrees(rng: np.random.Generator, degrees: np.ndarray, m: int) -> _Shares:
-    """Independent degrees of probabilities ∝ 2^{−j}."""
+    """Draw independent degrees with probabilities ∝ 2^{−j}."""
     p = 0.5 ** (degrees - degrees[0])
     p /= p.sum()
     drawn = np.sort(rng.choice(degrees, m, p=p))
@@ -303,7 +304,7 @@ def _draw_degrees(rng: np.random.Generator, degrees: np.ndarray, m: int) -> _Sha
 
 
 def _share(shares: dict[int, float], n_features: int, m: int) -> _Shares:
-    """Whole numbers of features for each degree in proportion to their shares; degrees 0 and 1 exact where they fit."""
+    """Divide m features among the degrees in proportion to their shares; degrees 0 and 1 are exact if they fit."""
     rest = dict(sorted(sorted(shares.items(), key=lambda item: -item[1])[:m]))
     counts: dict[int, int] = {}
     if 0 in rest:

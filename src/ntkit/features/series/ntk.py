@@ -1,4 +1,4 @@
-"""Features of the NTK of fully connected ReLU networks by one sketched polynomial: Remark 1."""
+"""Features of the NTK of fully connected ReLU networks by one sketched polynomial."""
 
 from __future__ import annotations
 
@@ -27,40 +27,40 @@ class PolynomialFitPlan(Plan):
 
 
 class NTKPolynomialSketch(FeatureMap):
-    """Features of the NTK by one sketched polynomial: the map with the smallest error of the kernel.
+    """Features of the NTK by one sketched polynomial: the map with the smallest kernel error.
 
     NTK(x, y) = ‖x‖‖y‖ K(cos(x, y)) with K = K_relu^(L). A polynomial Σ a_j t^j with a_j ≥ 0 and Σ a_j = K(1) is fitted
-    to K (Remark 1 of [1]_), and its degrees share the components in proportion to a_j: Z(x) = ‖x‖ ⊕_j √a_j Z_j(x/‖x‖),
-    Z_0 = 1, Z_j a sketch of x^{⊗j}. Where all monomials of a degree fit in its share (for degree 1 those are
-    x itself), they stand for themselves, without error.
+    to K (Remark 1 of [1]_). The components are divided among its degrees in proportion to a_j:
+    Z(x) = ‖x‖ ⊕_j √a_j Z_j(x/‖x‖) with Z_0 = 1 and Z_j a sketch of x^{⊗j}. If all monomials of a degree fit in its
+    share (for degree 1 these are x itself), they are used instead of a sketch, without error.
 
     Parameters
     ----------
     depth : int
         Number L of ReLU layers.
     n_components : int
-        Number of features. (Fewer come out if the monomials of all degrees are fewer, as for rows of one to four
-        features or a low degree: the map is then exact.)
+        Number of features. There are fewer features if all degrees together have fewer monomials, as for one to four
+        columns or a low degree. The polynomial is then represented exactly.
     degree : int or "auto"
-        Highest degree, up to 128. "auto" takes the smallest that reaches `tolerance`, or without it the degree with the
-        best trade-off for the numbers of columns and components: twice the degree must lower the predicted error
-        ‖ZZᵀ − K‖_F/‖K‖_F by 5 %. With 1024 components and up to three layers that is 7 to 32 for more than 11
-        columns. The degree is higher for few columns, whose monomials are exact, and for more components.
+        Highest degree, up to 128. "auto" takes the smallest degree that reaches `tolerance`. Without `tolerance`, it
+        takes the best trade-off for the numbers of columns and components: twice the degree must lower the predicted
+        error ‖ZZᵀ − K‖_F/‖K‖_F by 5 %. With 1024 components, up to three layers and more than 11 columns, this is 7 to
+        32. The degree is higher for few columns, whose monomials are exact, and for more components.
     tolerance : float or None
-        For ``degree="auto"``: bound for ``max |Σ a_j t^j − K(t)| / K(1)``.
+        For ``degree="auto"``: upper bound for ``max |Σ a_j t^j − K(t)| / K(1)``.
     kind : {"ntk", "nngp"}
-        Kernel of a trained network, or of its random initialization.
+        "ntk": kernel of a trained network. "nngp": kernel of its random initialization.
     width : int or None
-        Size of the inner nodes of the trees; None: a quarter of `n_components`, 256 at least.
+        Size of the inner nodes of the trees; None: a quarter of `n_components`, but at least 256.
     normalize : bool
-        Whether sketches are divided by their norms, so that ‖Z(x)‖² = (L + 1)‖x‖² exactly; the price is a bias of order
-        1/width. Without it Z(x)·Z(y) is an unbiased estimate of ‖x‖‖y‖ Σ a_j cos(x, y)^j, with a larger error, above
-        all for similar rows.
+        Whether sketches are divided by their norms. Then ‖Z(x)‖² = (L + 1)‖x‖² exactly, but there is a bias of order
+        1/width. Without `normalize`, Z(x)·Z(y) is an unbiased estimate of ‖x‖‖y‖ Σ a_j cos(x, y)^j, but its error is
+        larger, especially for similar rows.
     replace : bool
         Whether rows of Hadamard matrices are drawn independently, as in the paper; see
         :class:`~ntkit.sketches.TensorSRHT`.
     batch_size : int or None
-        Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds.
+        Number of rows whose intermediate results are held at a time; None: limited by a working-memory budget.
     random_state : None, int, RandomState or Generator
         Draws the map in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size.
 
@@ -69,21 +69,21 @@ class NTKPolynomialSketch(FeatureMap):
     degree_ : int
         Highest degree used.
     coefficients_ : ndarray of shape (`degree_` + 1,)
-        a_j; many are 0. (Degrees too small for a component of their own gave theirs to the others.)
+        a_j; many are 0. (The coefficients of degrees too small for a component are added to other degrees.)
     fit_error_ : float
-        ``max |Σ a_j t^j − K(t)| / K(1)`` over [−1, 1]. It is reached near t = 1; elsewhere the fit is much closer.
+        ``max |Σ a_j t^j − K(t)| / K(1)`` over [−1, 1]. The maximum is near t = 1; elsewhere the fit is much closer.
     budget_ : Budget
-        ``exact`` and ``sketched``: components of each degree.
+        ``exact`` and ``sketched``: number of components of each degree.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    The variance of Z(x)·Z(y) is about ‖x‖²‖y‖² (Σ' a_j)² / m', the sum over sketched degrees, m' their components; less
-    for similar rows, down to 0 for equal ones. Without `normalize` it is several times that for similar rows.
-    O(p' (d log d + w log w) + m log m) per row, p' ≤ p − 1 + log₂ p for each sketched degree p, w the width;
-    O(nnz(x)) instead of d log d for d > 4m, where leaves are OSNAPs.
+    The variance of Z(x)·Z(y) is about ‖x‖²‖y‖² (Σ' a_j)² / m', where Σ' runs over the sketched degrees and m' is their
+    number of components. It is smaller for similar rows, down to 0 for equal rows; without `normalize` it is several
+    times larger for similar rows. A row takes O(p' (d log d + w log w) + m log m), with p' ≤ p − 1 + log₂ p for each
+    sketched degree p, and w the width. For d > 4m, where leaves are OSNAPs, O(nnz(x)) replaces d log d.
 
     References
     ----------
@@ -164,7 +164,7 @@ class NTKPolynomialSketch(FeatureMap):
         program = Program((plan.n_features,))
         x = program.load()
         norm = program.norm(x)
-        for part in plan.law.sample(keyed(seed, "series")).emit_parts(program, x, norm=norm, by=norm):
+        for part in plan.law.sample(keyed(seed, "series")).emit_parts(program, x, norm=norm, multiplier=norm):
             program.output(part)
         return ProgramDraws(program)
 

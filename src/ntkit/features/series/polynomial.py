@@ -23,8 +23,8 @@ from ntkit.sketches import TensorSketch
 from ntkit.sketches.series import SeriesSketch
 
 _METHODS = ("tree", "power", "count")
-_ELEMENTS = 2**20  # weights of rows that are held at a time
-_LEAST = 1e-300  # share of a degree that does not count
+_ELEMENTS = 2**20  # number of weights of rows held at a time
+_MIN_SHARE = 1e-300  # smallest share of a degree of the kernel: positive, but negligible
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -45,7 +45,7 @@ class PolynomialPlan(Plan):
         return kernel.matrix(X if self.gamma else 0 * X)
 
     def weights(self, norms: Array, kept: np.ndarray) -> Array:
-        """√a_j r^j; with `normalize` larger by a common factor where degrees were dropped, so that norms are right."""
+        """Compute √a_j r^j. With `normalize` they are scaled to restore ‖Z(x)‖² = k(x, x) if degrees were omitted."""
         weights = self.series.weights(norms, kept)
         every = degrees_of(self.series, self.degree)
         if not self.normalize or len(kept) >= len(every):
@@ -60,14 +60,14 @@ class PolynomialPlan(Plan):
 class PolynomialSketch(FeatureMap):
     """Features Z with Z(x)·Z(y) ≈ (γ⟨x, y⟩ + c)^p, the polynomial kernel.
 
-    Drop-in for scikit-learn's ``PolynomialCountSketch``: many times faster and more accurate. The kernel is expanded by
-    degrees,
+    It replaces scikit-learn's ``PolynomialCountSketch`` and is many times faster and more accurate. The kernel is
+    expanded by degrees,
 
         (γ⟨x, y⟩ + c)^p = Σ_j a_j ⟨x, y⟩^j,   a_j = C(p, j) γ^j c^{p−j},
         Z(x) = ⊕_j √a_j ‖x‖^j Z_j(x/‖x‖),     Z_j(u)·Z_j(v) ≈ ⟨u, v⟩^j,
 
-    and every degree gets a share of the components. Degrees whose monomials fit (the constant, mostly the linear part,
-    higher ones for rows of few features) are exact; the others are sketched.
+    and every degree gets a share of the components. Degrees whose monomials fit in their share are exact: the constant,
+    usually the linear part, and higher degrees for few columns. The other degrees are sketched.
 
     Parameters
     ----------
@@ -78,19 +78,20 @@ class PolynomialSketch(FeatureMap):
     coef0 : float
         c ≥ 0.
     n_components : int
-        Number m of features; powers of two use the time best. (Fewer come out if the monomials of all degrees are
-        fewer: there is no error then.)
+        Number m of features; powers of two are the most efficient. If all degrees together have fewer monomials, there
+        are fewer features and no error.
     method : {"tree", "power", "count"}
-        How a degree is sketched. "tree": by trees of independent TensorSRHTs, as :class:`~ntkit.sketches.PolySketch`;
-        the most accurate. "power": by powers of one sketch, as :class:`~ntkit.sketches.PowerSketch`; faster for high
-        degrees, with up to 20 % more error. "count": :class:`~ntkit.sketches.TensorSketch` of √γ x with a feature √c
-        appended, scikit-learn's law, without an expansion.
+        How a degree is sketched. "tree": by trees of independent TensorSRHTs, as in
+        :class:`~ntkit.sketches.PolySketch`; the most accurate. "power": by powers of one sketch, as in
+        :class:`~ntkit.sketches.PowerSketch`; faster for high degrees, with up to 20 % more error. "count":
+        :class:`~ntkit.sketches.TensorSketch` of √γ x with √c appended, without expansion; this is the law of
+        scikit-learn's sketch.
     normalize : bool
-        For "tree" and "power": whether sketches are divided by their norms, which are known: ‖Z(x)‖² = k(x, x) exactly,
-        and errors for similar rows are two to four times smaller. The price is a bias of order 1/m. Without it "tree"
-        is unbiased, and every degree has a component if there are enough.
+        For "tree" and "power": whether sketches are rescaled to their known norms. Then ‖Z(x)‖² = k(x, x) exactly, and
+        errors for similar rows are two to four times smaller, but there is a bias of order 1/m. Without `normalize`,
+        "tree" is unbiased, and every degree has a component if there are enough.
     batch_size : int or None
-        Rows whose intermediate results are held at a time; None: as many as a working-memory budget holds
+        Number of rows whose intermediate results are held at a time; None: limited by a working-memory budget
         (``sklearn.set_config(working_memory=…)``).
     random_state : None, int, RandomState or Generator
         Draws the sketch in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size.
@@ -98,30 +99,31 @@ class PolynomialSketch(FeatureMap):
     Attributes
     ----------
     shares_ : ndarray of shape (degree + 1,)
-        What the degrees share the components by, learned from the norms of the rows that `fit` sees (see Notes).
+        Weights by which the components are divided among the degrees, learned from the norms of the rows of `fit` (see
+        Notes).
     budget_ : Budget
-        ``exact`` and ``sketched``: components of each degree.
+        ``exact`` and ``sketched``: number of components of each degree.
     sketch_ : operator
-        The draws; the program of them for "count".
+        The draws; for "count", the program that applies them.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    With w_j(x) = a_j ‖x‖^{2j}, which add up to k(x, x), let f_j = Σ_x w_j(x)/Σ_x k(x, x) and let g_j be the mean of
-    w_j(x)/k(x, x) over the rows of `fit`. Shares ∝ f_j minimize the error of the kernel matrix, shares ∝ g_j the
-    relative errors of single rows; `shares_` is √(f_j² + g_j²/4). Degrees with a share of less than half a component
-    are left out. So fit on rows like those to transform: rows much longer or shorter have more error.
+    Let w_j(x) = a_j ‖x‖^{2j}; these add up to k(x, x). Let f_j = Σ_x w_j(x)/Σ_x k(x, x), and let g_j be the mean of
+    w_j(x)/k(x, x) over the rows of `fit`. Shares ∝ f_j minimize the error of the kernel matrix; shares ∝ g_j minimize
+    the relative errors of single rows. `shares_` is √(f_j² + g_j²/4). Degrees with a share of less than half a
+    component are omitted. So fit on rows like the rows to transform: much longer or shorter rows have a larger error.
 
-    On 300 rows of 50 features (uniform entries with row sum 1; Gaussian unit rows), 2000 components, degrees 2 to 16
-    and c from 0 to 2.5 the relative error of the kernel matrix was 0 to 0.99 times scikit-learn's.
+    On 300 rows of 50 columns (uniform entries with row sum 1; Gaussian unit rows), 2000 components, degrees 2 to 16 and
+    c from 0 to 2.5, the relative error of the kernel matrix was 0 to 0.99 times the error of scikit-learn's sketch.
 
-    Rows of more than four times as many features as components (and than 1024) are first mapped by OSNAPs, in time
-    proportional to their nonzeros, be they dense or sparse: a map fitted on dense rows and one fitted on sparse rows
-    are the same, and either takes both. O(p d log d + (p + n log p) w log w + m) per row for "tree", n the number of
-    sketched degrees, w the largest number of components of a degree; O(d log d + (log p + n) w log w + m) for "power",
-    O(p (d + m log m)) for "count".
+    If there are more than four times as many columns as components (and more than 1024 columns), rows are first mapped
+    by OSNAPs, in time proportional to their nonzeros, for dense and sparse rows. Fitting on dense or sparse rows gives
+    the same map, and it accepts both. A row takes O(p d log d + (p + n log p) w log w + m) for "tree", where n is the
+    number of sketched degrees and w the largest number of components of a degree, O(d log d + (log p + n) w log w + m)
+    for "power" and O(p (d + m log m)) for "count".
 
     References
     ----------
@@ -168,7 +170,7 @@ class PolynomialSketch(FeatureMap):
         self.random_state = random_state
 
     def _check_series(self) -> Series:
-        """The kernel as a series, by the logarithms of its coefficients."""
+        """Return the kernel as a series, given by the logarithms of its coefficients."""
         name = type(self).__name__
         p = check_int(self.degree, "degree", name, minimum=1)
         gamma = check_real(self.gamma, "gamma", name, minimum=0)
@@ -176,7 +178,7 @@ class PolynomialSketch(FeatureMap):
 
     def _learn(self, X: Array, seed: np.random.SeedSequence) -> dict[str, Any]:  # noqa: ARG002
         series = self._check_series()
-        # Where all rows are zero, rows with γ‖x‖² = 1 are as good a guess as any.
+        # If all rows are zero, assume rows with γ‖x‖² = 1.
         return {"shares_": _learn_shares(series, positive_norms(X, self.gamma**-0.5 if self.gamma > 0 else 1.0))}
 
     def _plan(self, shape: tuple[int, ...], learned: dict[str, Any]) -> PolynomialPlan:
@@ -187,7 +189,9 @@ class PolynomialSketch(FeatureMap):
         series = self._check_series()
         logs = series.log_coefficients(self.degree)
         if len(shares) != len(logs) or ((shares > 0) != np.isfinite(logs)).any():
-            raise ValueError(f"The shares of {name} belong to another 'degree', 'gamma' or 'coef0'. Fit it again.")
+            raise ValueError(
+                f"The shares of {name} were learned with another 'degree', 'gamma' or 'coef0'. Fit it again."
+            )
         law: SeriesSketch | TensorSketch
         if method == "count":
             law = TensorSketch(d + (self.coef0 > 0), m, degree=self.degree)
@@ -201,7 +205,7 @@ class PolynomialSketch(FeatureMap):
                 every_degree=not normalize,
             )
             assert law.width is not None
-            # No narrower than any root: a degree with most of the components needs inner nodes of as many.
+            # Inner nodes are at least as wide as any root: a degree with most of the components needs wide inner nodes.
             widest = power_of_two(max(law.budget.sketched.values(), default=1))
             law = replace(law, width=max(widest, law.width if law.shared else 256)).with_leaves()
         return PolynomialPlan(
@@ -236,7 +240,7 @@ class PolynomialSketch(FeatureMap):
 
 
 def _learn_shares(series: Series, norms: np.ndarray) -> np.ndarray:
-    """√(f_j² + g_j²/4) for norms > 0, see the notes of :class:`PolynomialSketch`."""
+    """Compute √(f_j² + g_j²/4) for norms > 0, see the notes of :class:`PolynomialSketch`."""
     degrees = np.arange(last_degree(series) + 1)
     logs = log_masses(series, norms, last_degree(series))
     if not np.isfinite(logs).any():  # γ = c = 0
@@ -248,5 +252,5 @@ def _learn_shares(series: Series, norms: np.ndarray) -> np.ndarray:
         weights = np.exp(weights - weights.max(axis=1, keepdims=True))
         total += (weights / weights.sum(axis=1, keepdims=True)).sum(axis=0)
     f = np.exp(logs - top) / np.exp(logs - top).sum()
-    # No degree of the kernel has a share of 0, so that a file of shares for another kernel is noticed.
-    return np.where(np.isfinite(logs), np.maximum(np.hypot(f, 0.5 * total / len(norms)), _LEAST), 0.0)
+    # Every degree of the kernel has a positive share, so that `_plan` notices shares of another kernel in a file.
+    return np.where(np.isfinite(logs), np.maximum(np.hypot(f, 0.5 * total / len(norms)), _MIN_SHARE), 0.0)

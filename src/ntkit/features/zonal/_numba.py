@@ -1,4 +1,4 @@
-"""Compiled recursions of Gegenbauer polynomials; rows of cosines in, values of polynomials or sums of them out."""
+"""Compiled recursions of Gegenbauer polynomials: values of polynomials, or their weighted sums, for rows of cosines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 
 from ntkit._compiled import compiled
 
-_LANES = 2048  # values that are worked on at a time, all in the first-level cache
+_LANES = 2048  # number of values processed at a time, so that all stay in the first-level cache
 
 
 @compiled
@@ -14,9 +14,9 @@ def values(
     t: np.ndarray, n_shared: int, degrees: np.ndarray, firsts: np.ndarray, sizes: np.ndarray, steps: np.ndarray,
     backs: np.ndarray, out: np.ndarray,
 ) -> None:  # fmt: skip
-    """Write P_ℓ of some cosines for each of some degrees, in order, one array (rows, sizes[i]) after the other.
+    """Write P_ℓ of cosines for increasing degrees ℓ, as one array (rows, sizes[i]) after the other.
 
-    The cosines of degrees[i] are the sizes[i] columns from firsts[i] on, all among the first `n_shared`.
+    The cosines for degrees[i] are the sizes[i] columns of `t` from firsts[i] on, all among the first `n_shared`.
     """
     n_rows = len(t)
     at_once = max(_LANES // n_shared, 1)
@@ -33,23 +33,23 @@ def values(
                 x[row * n_shared + j] = t[top + row, j]
         for j in range(n):
             before[j], value[j] = 0.0, 1.0
-        degree, place = 0, 0
+        degree, offset = 0, 0
         for i in range(len(degrees)):
             _advance(x[:n], before[:n], value[:n], degree, degrees[i], steps, backs)
             degree = degrees[i]
             first, size = firsts[i], sizes[i]
             for row in range(some):
-                start = place + (top + row) * size
+                start = offset + (top + row) * size
                 for j in range(size):
                     out[start + j] = value[row * n_shared + first + j]
-            place += n_rows * size
+            offset += n_rows * size
 
 
 @compiled
 def _advance(
     x: np.ndarray, before: np.ndarray, value: np.ndarray, start: int, stop: int, steps: np.ndarray, backs: np.ndarray
 ) -> None:
-    """From P_{k−1}, P_k, k = start, to k = stop; up to four degrees in a pass over the values."""
+    """Advance P_{k−1}, P_k from k = start to k = stop, up to four degrees per pass over the values."""
     k = start + 1
     while k + 3 <= stop:
         a0, a1, a2, a3 = steps[k], steps[k + 1], steps[k + 2], steps[k + 3]
@@ -75,9 +75,9 @@ def sums(
     t: np.ndarray, weights: np.ndarray, first: np.ndarray, groups: np.ndarray, steps: np.ndarray, backs: np.ndarray,
     out: np.ndarray,
 ) -> None:  # fmt: skip
-    """Write Σ weights P_ℓ(t) of each group side by side into `out`.
+    """Write Σ weights P_ℓ(t) of each group into `out`, the groups side by side.
 
-    The modes of degree ℓ are those from first[ℓ] to first[ℓ + 1], columns of `weights`; groups[i] is that of mode i.
+    Columns first[ℓ] to first[ℓ + 1] of `weights` are the modes of degree ℓ; groups[i] is the group of mode i.
     """
     size, top = t.shape[1], len(first) - 2
     x, before, value = np.empty(size, t.dtype), np.empty(size, t.dtype), np.empty(size, t.dtype)
@@ -117,7 +117,7 @@ def _add(
     x: np.ndarray, before: np.ndarray, value: np.ndarray, weights: np.ndarray, steps: np.ndarray, backs: np.ndarray,
     out: np.ndarray,
 ) -> None:  # fmt: skip
-    """Add Σ weights[ℓ] P_ℓ, from P_{−1} = 0 and P_0 = 1 on; four degrees in a pass over the values."""
+    """Add Σ weights[ℓ] P_ℓ to `out`, starting from P_{−1} = 0 and P_0 = 1; four degrees per pass over the values."""
     for j in range(len(x)):
         out[j] += weights[0]
     k, top = 1, len(steps) - 1

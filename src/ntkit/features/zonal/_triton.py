@@ -1,4 +1,4 @@
-"""Recursions of Gegenbauer polynomials on CUDA: a pass over the cosines, whatever the degree."""
+"""Recursions of Gegenbauer polynomials on CUDA, with one pass over the cosines for any degree."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COLUMNS = 64
 def values(
     t: torch.Tensor, columns: np.ndarray, degrees: np.ndarray, steps: np.ndarray, backs: np.ndarray
 ) -> torch.Tensor:
-    """P_ℓ of the cosines in column columns[j], ℓ = degrees[j], as column j."""
+    """Compute P_ℓ of the cosines in column columns[j], ℓ = degrees[j], as column j."""
     out = torch.empty((len(t), len(degrees)), dtype=t.dtype, device=t.device)
     if not out.numel():
         return out
@@ -29,7 +29,7 @@ def values(
 
 
 def sums(t: torch.Tensor, weights: torch.Tensor, steps: np.ndarray, backs: np.ndarray) -> torch.Tensor:
-    """Σ_ℓ weights[:, g, ℓ] P_ℓ(t) for each group g, the groups side by side."""
+    """Compute Σ_ℓ weights[:, g, ℓ] P_ℓ(t) for each group g, the groups side by side."""
     n_rows, n_groups, n_degrees = weights.shape
     out = torch.empty((n_rows, n_groups * t.shape[1]), dtype=t.dtype, device=t.device)
     if not out.numel():

@@ -29,14 +29,14 @@ from ntkit.kernels.zonal import harmonic_dimension, zonal_kernel
 from ntkit.networks import UnsupportedError
 from ntkit.sketches.tree import is_long, leaf_law
 
-_TILE_BYTES = 2**22  # of the result that a thread writes at a time
-_TILE_ROWS = 128
-RADII = 65  # quantiles of the norms that are kept
+_TILE_BYTES = 2**22  # size of the results that a thread writes at a time
+_TILE_ROWS = 128  # smallest number of rows in a tile
+RADII = 65  # number of quantiles of the norms that are kept
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ZonalPlan(Plan):
-    """Which modes of which columns become features, whole or as random features of `n_random` directions."""
+    """Modes of each factor that become features: exact ones in `blocks`, random ones with `n_random` directions."""
 
     kernel: KernelSpec
     factors: tuple[_zonal.Factor, ...]
@@ -50,7 +50,7 @@ class ZonalPlan(Plan):
 
     @property
     def truncation(self) -> float:
-        """Share of k(x, x) that is left out."""
+        """Share of k(x, x) that is omitted."""
         held = sum(float(np.prod([mode.energy for mode in modes])) for modes in self.blocks)
         held += sum(mode.energy for mode, _ in self.random)
         held *= all(factor.radial.within for factor in self.factors)
@@ -58,7 +58,7 @@ class ZonalPlan(Plan):
 
 
 class ZonalDraws(RowDraws):
-    """Directions of harmonics and of random features; the tables are the factors with these."""
+    """Directions of harmonics and of random features; the tables are the factors with their directions."""
 
     def __init__(self, plan: ZonalPlan, seed: np.random.SeedSequence):
         super().__init__()
@@ -108,7 +108,7 @@ class ZonalDraws(RowDraws):
         out: np.ndarray | None = None,
         differentiable: bool = False,
     ) -> Any:
-        """Features of some rows, written to `out` if it is given (on the host)."""
+        """Compute the features of rows; on the host they are written to `out` if it is given."""
         radial, harmonics, t = [], [], None
         norms = row_norms(X, differentiable=differentiable) if self.reduction is not None else None
         if self.reduction is not None:
@@ -122,13 +122,13 @@ class ZonalDraws(RowDraws):
             t = cosines[:, factor.n_shared :] if t is None else t
         xp: Any = _array.namespace(radial[0])
         pieces: list[Any] = []
-        places = [{mode: i for i, mode in enumerate(factor.radial.modes)} for factor in self.factors]
+        indices = [{mode: i for i, mode in enumerate(factor.radial.modes)} for factor in self.factors]
         filled = 0
         for modes in self.blocks:
             block, last = None, len(modes) - 1
             for i, mode in enumerate(modes):
-                values, scales = harmonics[i][mode.degree], radial[i][:, places[i][mode], None]
-                if out is not None and last == 0:  # the usual case without a copy
+                values, scales = harmonics[i][mode.degree], radial[i][:, indices[i][mode], None]
+                if out is not None and last == 0:  # avoid a copy in the usual case
                     np.multiply(values, scales, out=out[:, filled : filled + values.shape[1]])
                     filled += values.shape[1]
                     continue
@@ -137,7 +137,7 @@ class ZonalDraws(RowDraws):
             if block is not None:
                 pieces.append(block)
         if self.random:
-            weights = radial[0][:, [places[0][mode] for mode, _ in self.random]]
+            weights = radial[0][:, [indices[0][mode] for mode, _ in self.random]]
             pieces.append(self._random_part(t, weights, xp, differentiable=differentiable))
         if out is None:
             return xp.concat(pieces, axis=1)
@@ -147,7 +147,7 @@ class ZonalDraws(RowDraws):
         return out
 
     def _random_part(self, t: Any, weights: Any, xp: Any, *, differentiable: bool) -> Any:
-        """Σ √α_ℓ h(r) P_ℓ(t)/√M over the modes of each group, the groups side by side."""
+        """Compute Σ √α_ℓ h(r) P_ℓ(t)/√M over the modes of each group, the groups side by side."""
         d, size = self.factors[0].n_features, t.shape[1]
         degrees = [mode.degree for mode, _ in self.random]
         groups = [group for _, group in self.random]
@@ -180,64 +180,65 @@ class ZonalDraws(RowDraws):
 
 
 class GegenbauerFeatures(FeatureMap):
-    """Features of a zonal kernel by Gegenbauer polynomials: spherical harmonics where they fit, random ones beyond.
+    """Features of a zonal kernel by Gegenbauer polynomials: spherical harmonics that fit, then random features.
 
-    A generalized zonal kernel of rows x, y in R^d of norms r, r' and cosine t is, with the Gegenbauer polynomials P_ℓ
-    of dimension d (P_ℓ(1) = 1) and α_ℓ the number of harmonics of degree ℓ,
+    Let x, y in R^d be rows of norms r, r' and cosine t. A generalized zonal kernel is
 
         k(x, y) = Σ_ℓ Σ_i h_{ℓ,i}(r) h_{ℓ,i}(r') P_ℓ(t),   P_ℓ(⟨u, v⟩) = α_ℓ E_w P_ℓ(⟨u, w⟩) P_ℓ(⟨v, w⟩)
 
-    for w uniform on the sphere. Definition 8 of [1]_ takes M directions w_j and s radial functions, n_components = M s:
+    with the Gegenbauer polynomials P_ℓ of dimension d (P_ℓ(1) = 1), the number α_ℓ of harmonics of degree ℓ, and w
+    uniform on the sphere. Definition 8 of [1]_ takes M directions w_j and s radial functions, n_components = M s:
 
         Z(x)_{j,i} = M^{-1/2} Σ_{ℓ ≤ q} √α_ℓ h_{ℓ,i}(r) P_ℓ(⟨x, w_j⟩/r),   E Z(x)·Z(y) = Σ_{ℓ ≤ q, i < s} …
 
-    That is ``harmonics=False``. By default the modes (ℓ, i) of the largest eigenvalues E h_{ℓ,i}(r)²/α_ℓ that fit in
-    n_components are features without randomness, all α_ℓ harmonics of each; only what is left is random. In
-    low dimensions nothing is left: the features are then the best ones of their number for uniform directions.
+    This is ``harmonics=False``. By default, the modes (ℓ, i) with the largest eigenvalues E h_{ℓ,i}(r)²/α_ℓ that fit in
+    n_components become exact features: all α_ℓ harmonics of each mode, without randomness. Only the remaining
+    components are random. In low dimensions none remain, and the features are then optimal for uniform directions among
+    all features of their number.
 
     Parameters
     ----------
     kernel : {"ntk", "nngp", "gaussian", "exponential", "arc_cosine"}, callable or sequence of float
-        NTK or NNGP kernel of `depth` ReLU layers, exp(−‖x − y‖²/(2ℓ²)), exp(⟨x, y⟩/ℓ²), ‖x‖^p ‖y‖^p κ_p(cos) with the
-        arc-cosine function of order p = `power`; a function κ of arrays of cosines, for ‖x‖^p ‖y‖^p κ(cos); or
-        Taylor coefficients a_j ≥ 0, for Σ a_j ⟨x, y⟩^j.
+        NTK or NNGP kernel of `depth` ReLU layers, exp(−‖x − y‖²/(2ℓ²)), exp(⟨x, y⟩/ℓ²), or ‖x‖^p ‖y‖^p κ_p(cos) with
+        the arc-cosine function of order p = `power`. A function κ of arrays of cosines gives ‖x‖^p ‖y‖^p κ(cos), and
+        Taylor coefficients a_j ≥ 0 give Σ a_j ⟨x, y⟩^j.
     n_components : int
-        Number of features. There are fewer if all that matter to the kernel within rounding are fewer.
+        Number of features. There may be fewer, if these represent the kernel up to rounding errors.
     depth : int
         Number L of ReLU layers of "ntk" and "nngp".
     power : int
         p of "arc_cosine" (0, 1 or 2) and of a function.
     lengthscale : float > 0 or "scale"
-        ℓ of "gaussian" and "exponential"; "scale": √(d·Var(X)/2), as :class:`RandomFourierFeatures` has it.
+        ℓ of "gaussian" and "exponential"; "scale": √(d·Var(X)/2), as in :class:`RandomFourierFeatures`.
     degree : int or "auto"
-        Highest degree q. "auto": that of the last whole degree that fits (up to 1024; degrees that the kernel does not
-        have take no room), or 20, or less in high dimensions, where degrees of more than 8 times as many harmonics as
-        components make random features of rare but huge values.
+        Highest degree q. "auto": the highest degree whose harmonics all fit (up to 1024; degrees that vanish in the
+        kernel take no components), or 20 if that is higher. In high dimensions it stops below 20: degrees with more
+        than 8 times as many harmonics as components would give random features with rare but huge values.
     order : int or "auto"
-        Most radial functions of a degree, s; "auto": as many as the norms seen in `fit` need. The s of the paper are
-        monomials; ours are the mixtures of them that hold most of the kernel at the norms seen.
+        Largest number s of radial functions per degree; "auto": the number that the norms in `fit` need. The radial
+        functions of the paper are monomials; here they are the combinations of monomials that represent most of the
+        kernel at the norms in `fit`.
     harmonics : bool
-        Whether modes that fit become features whole.
+        Whether modes that fit become exact features.
     tolerance : float ≥ 0
-        Share of k(x, x), on average, that random features may leave out: modes that add up to less.
+        Largest share of k(x, x), on average, that random features may omit: the smallest modes.
     directions : {"orthogonal", "gaussian"}
-        Law of the random directions, all uniform: orthogonal in blocks of d (256 at most), which has less variance, or
-        independent.
+        Law of the random directions. All are uniform: "orthogonal" ones are orthogonal in blocks of min(d, 256) and
+        have less variance; "gaussian" ones are independent.
     groups : "auto", None or sequence of sequences of int
-        Columns, each in one group: the Gaussian kernel is the product of the kernels of the groups, which then have
-        modes of their own, and products of modes are features. For a place on a sphere and a time:
-        ``[(0, 1, 2), (3,)]``. For "gaussian" only; all features are harmonics, and what does not fit is left out.
-        "auto": `fit` looks for columns that lie on a sphere together, such as unit vectors of places or the cosine and
-        sine of an hour. They may be in any position, and standardized. Each sphere becomes a group, and the other
-        columns one more, if the features then hold more of the kernel without randomness (see Notes). None: columns
-        are not split; nor does "auto" split them for other kernels, ``harmonics=False``, with `projection`, or if
-        there are more than 64.
+        Groups of columns; each column is in one group. The Gaussian kernel is the product of the kernels of the groups,
+        each group has its own modes, and the features are products of modes. For a place on a sphere and a time:
+        ``[(0, 1, 2), (3,)]``. For "gaussian" only. All features are harmonics, and modes that do not fit are omitted.
+        "auto": `fit` looks for columns that lie on a sphere, such as unit vectors of places or the cosine and sine of
+        an hour. They may be anywhere among the columns, and may be standardized. Each sphere becomes a group, and the
+        other columns become one more group, if the features then represent more of the kernel without randomness (see
+        Notes). None: columns are not split. "auto" does not split them either for other kernels, with
+        ``harmonics=False``, with `projection`, or for more than 64 columns.
     projection : int, optional
-        Dimension to which rows are reduced by an SRHT (an OSNAP if rows are
-        more than four times as long) before, norms kept; for rows of many
-        columns, of which even degree 2 has too many harmonics.
+        Dimension to which rows are first reduced by an SRHT (by an OSNAP if there are more than four times as many
+        columns), with their norms kept. Use it for many columns, where even degree 2 has too many harmonics.
     batch_size : int or None
-        Most rows to work on at a time; None: as many as suit the cache or the device.
+        Largest number of rows to work on at a time; None: chosen to suit the cache or the device.
     random_state : None, int, RandomState or Generator
         Draws the map in `fit`. Equal seeds give equal features for NumPy and torch and for any batch size, up to
         rounding.
@@ -247,19 +248,20 @@ class GegenbauerFeatures(FeatureMap):
     degree_ : int
         Highest degree used.
     modes_ : list of tuple
-        (degree, index of the radial function) of each mode that is taken whole; pairs of these with `groups`.
+        (degree, index of the radial function) of each exact mode; with `groups`, a tuple with one such pair per group.
     random_modes_ : list of tuple
-        The same of the modes that random features hold.
+        (degree, index of the radial function) of each mode that is represented by random features.
     truncation_ : float
-        Share of k(x, x) that the features leave out, on average over the norms seen.
+        Share of k(x, x) that the features omit, averaged over the norms in `fit`.
     lengthscale_ : float
-        ℓ; without meaning but for "gaussian" and "exponential".
+        ℓ; only meaningful for "gaussian" and "exponential".
     groups_ : list of list of int, or None
         Columns of each group; None: columns are not split.
     center_ : ndarray of shape (n_features,), or None
-        With ``groups="auto"``, if columns are split: what is subtracted from rows. It does not change the kernel.
+        The point that is subtracted from rows if ``groups="auto"`` has split the columns. It does not change the
+        kernel.
     radii_ : ndarray
-        Quantiles of the norms seen in `fit`, a row for each group. The map knows nothing else of the data.
+        Quantiles of the norms in `fit`, a row for each group. The map learns nothing else from the data.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
@@ -267,19 +269,19 @@ class GegenbauerFeatures(FeatureMap):
     Notes
     -----
     Theorem 9 of [1]_: Z Zᵀ + λI lies between (K + λI)/(1 + ε) and (K + λI)/(1 − ε) with probability 1 − δ for
-    M ≥ (8/3) ε⁻² log(16 s_λ/δ) Σ_ℓ α_ℓ min(π²(ℓ + 1)²/(6λ) Σ_j ‖h_ℓ(r_j)‖², s) random directions; Theorems 11 and 12
-    bound the degrees and orders that matter by the radius. Features taken whole have no variance. O(m (d + q)) per
-    row for random features, and α_ℓ² for a degree that is taken whole. The numbers of harmonics grow like d^ℓ/ℓ!: in
-    more than some ten columns other maps are better (``docs/design/zonal.md``).
+    M ≥ (8/3) ε⁻² log(16 s_λ/δ) Σ_ℓ α_ℓ min(π²(ℓ + 1)²/(6λ) Σ_j ‖h_ℓ(r_j)‖², s) random directions. Theorems 11 and 12
+    bound the relevant degrees and orders by the radius. Exact features have no variance. A row takes O(m (d + q)) for
+    random features, and α_ℓ² for an exact degree. The number of harmonics grows like d^ℓ/ℓ!, so for more than about ten
+    columns other maps are better (``docs/design/zonal.md``).
 
-    ``groups="auto"`` looks at 4096 rows for combinations of squared columns that are constant to about three digits:
-    such rows lie on a sphere around the origin. For spheres around other points, which standardized rows lie on, the
-    combinations include the columns themselves, and the axes may differ by a factor of 2. Columns with only two
-    values, such as one-hot columns, never count as part of a sphere. The number of rows must be more than four times
-    the number of columns. Rows are then centred, which does not change the kernel: each sphere at its centre (or at the
-    mean, if the rows cover a small part of it), other columns at their means or the middle of their ranges, whichever
-    leaves out less of the kernel. Near a sphere, each degree keeps one radial function if the others hold less than
-    1 % of the kernel; the features are better spent on higher degrees.
+    ``groups="auto"`` searches 4096 rows for combinations of squared columns that are constant to about three digits:
+    such rows lie on a sphere around the origin. For spheres around other points, such as the spheres of standardized
+    rows, the combinations include the columns themselves, and the axes may differ by a factor of 2. Columns with only
+    two values, such as one-hot columns, never belong to a sphere. The number of rows must be more than four times the
+    number of columns. Rows are then centred, which does not change the kernel: each sphere at its centre (or at the
+    mean of the rows, if they cover a small part of it), and other columns at their means or the middle of their ranges,
+    whichever omits less of the kernel. Near a sphere, each degree keeps one radial function if the others hold less
+    than 1 % of the kernel, because higher degrees are then a better use of the features.
 
     References
     ----------
@@ -354,18 +356,18 @@ class GegenbauerFeatures(FeatureMap):
             scaled = isinstance(self.kernel, str) and hasattr(spec, "lengthscale")
             lengthscale = default_lengthscale(X) if scaled else getattr(spec, "lengthscale", 1.0)
         learned: dict[str, Any] = {"lengthscale_": lengthscale, "groups_": None, "center_": None}
-        if self._splits_by_itself():
+        if self._splits_columns():
             learned |= self._find_groups(X, lengthscale, seed)
         return learned | {"radii_": self._norms(X, learned["groups_"], learned["center_"])}
 
-    def _splits_by_itself(self) -> bool:
-        """Whether `fit` may split the columns."""
+    def _splits_columns(self) -> bool:
+        """Return whether `fit` may split the columns by ``groups="auto"``."""
         auto = self._is_auto("groups", "None or a sequence of groups of columns")
         gaussian = isinstance(self.kernel, str) and self.kernel == "gaussian"
         return auto and gaussian and self.harmonics is True and self.projection is None
 
     def _find_groups(self, X: Any, lengthscale: float, seed: np.random.SeedSequence) -> dict[str, Any]:
-        """Split the columns by the spheres that rows lie on, if whole modes then hold more of the kernel."""
+        """Split the columns by the spheres on which rows lie, if exact modes then represent more of the kernel."""
         m = check_int(self.n_components, "n_components", type(self).__name__, minimum=1)
         with on_one_thread():
             found = spheres.find_groups(X, generator(seed, "spheres"))
@@ -381,7 +383,7 @@ class GegenbauerFeatures(FeatureMap):
         return {"groups_": groups, "center_": center}
 
     def _norms(self, X: Any, groups: list[list[int]] | None, center: np.ndarray | None) -> np.ndarray:
-        """Quantiles of the norms of the rows, for each group of columns."""
+        """Compute quantiles of the norms of the rows, for each group of columns."""
         pairs = ((columns, _center_of(columns, center)) for columns in self._check_groups(X.shape[1], groups))
         return np.stack([_quantiles(X if columns is None else _part(X, columns, c)) for columns, c in pairs])
 
@@ -412,8 +414,8 @@ class GegenbauerFeatures(FeatureMap):
         n_components = sum(_size(modes, factors) for modes in exact) + n_groups * size
         if not n_components:
             raise ValueError(
-                f"{name} has no feature: with n_components={m} and tolerance={tolerance} none of this kernel is left. "
-                "Raise n_components or lower the tolerance."
+                f"With n_components={m} and tolerance={tolerance}, {name} has no features of this kernel. Raise "
+                "n_components or lower tolerance."
             )
         for number, factor in enumerate(factors):
             used = {modes[number] for modes in exact} | {mode for mode, _ in grouped}
@@ -433,7 +435,7 @@ class GegenbauerFeatures(FeatureMap):
     def _make_factors(
         self, n_columns: int, reduction: Any, spec: KernelSpec, learned: dict[str, Any]
     ) -> list[_zonal.Factor]:
-        """The kernel of each group of columns, with all modes that may become features."""
+        """Make the kernel of each group of columns, with all modes that may become features."""
         name = type(self).__name__
         m = check_int(self.n_components, "n_components", name, minimum=1)
         order = None if self._is_auto("order", "an int ≥ 1") else check_int(self.order, "order", name, minimum=1)
@@ -444,19 +446,19 @@ class GegenbauerFeatures(FeatureMap):
             d = n_columns if columns is None else len(columns)
             d = d if reduction is None else reduction.n_components
             if self._is_auto("degree", "an int ≥ 0"):
-                radial = _zonal.Radial.filling(function, d, radii, m, order)
+                radial = _zonal.Radial.for_components(function, d, radii, m, order)
             else:
                 most = 1 if d == 1 and columns is None else None
                 degree = check_int(self.degree, "degree", name, minimum=0, maximum=most)
-                radial = _zonal.Radial.of(function, d, radii, min(degree, 1) if d == 1 else degree, order)
+                radial = _zonal.Radial.of_kernel(function, d, radii, min(degree, 1) if d == 1 else degree, order)
             factors.append(_zonal.Factor(columns, d, radial, _center_of(columns, learned["center_"])))
         return factors
 
     def _draw_bytes(self, plan: ZonalPlan) -> int:
-        """Kernel matrices of candidates for the directions of harmonics, and all directions.
+        """Count the kernel matrices of candidate directions for harmonics, and all directions.
 
-        Blocks of orthogonal directions take 0.1 ms each however small they are, in which 2¹⁴ bytes could be filled;
-        polynomials at all pairs of candidates 4 ns for each pair and degree, as long as half a byte.
+        Times are counted as bytes that could be filled meanwhile. A block of orthogonal directions takes at least
+        0.1 ms (2¹⁴ bytes). Polynomials of all pairs of candidates take 4 ns per pair and degree (half a byte).
         """
         total = _draw_bytes(plan.reduction)
         for number, factor in enumerate(plan.factors):
@@ -483,21 +485,21 @@ class GegenbauerFeatures(FeatureMap):
         }
 
     def _is_auto(self, parameter: str, others: str) -> bool:
-        """Whether a parameter is "auto"; an error if it is another string."""
+        """Return whether a parameter is "auto"; raise an error if it is another string."""
         value = getattr(self, parameter)
         if isinstance(value, str) and value != "auto":
             raise ValueError(message(type(self).__name__, parameter, f"'auto' or {others}", value))
         return isinstance(value, str)
 
     def _check_groups(self, n_columns: int, found: list[list[int]] | None) -> list[np.ndarray | None]:
-        """Columns of each group, given or `found`; None for all."""
+        """Return the columns of each group, from the parameter or `found`; None stands for all columns."""
         chosen: Any = self.groups
         if isinstance(chosen, str):
-            chosen = found if self._splits_by_itself() else None
+            chosen = found if self._splits_columns() else None
         if chosen is None:
             return [None]
         name, d = type(self).__name__, n_columns
-        rule = f"'auto', None or a sequence of groups of columns in which each of 0 to {d - 1} is once"
+        rule = f"'auto', None or a sequence of groups that contain each column from 0 to {d - 1} exactly once"
         try:
             groups = [np.array([index(column) for column in group], dtype=np.int64) for group in chosen]
         except (TypeError, ValueError):
@@ -514,14 +516,14 @@ class GegenbauerFeatures(FeatureMap):
         return list(groups)
 
     def _check_projection(self, n_columns: int) -> Any:
-        """Law of the map that reduces the number of columns, None where there is nothing to reduce."""
+        """Return the law of the map that reduces the number of columns, or None if there is nothing to reduce."""
         if self.projection is None:
             return None
         size = check_int(self.projection, "projection", type(self).__name__, minimum=1)
         return None if size >= n_columns else leaf_law(n_columns, size, sparse=is_long(n_columns, size))
 
     def _check_spec(self, lengthscale: float) -> KernelSpec:
-        """The kernel that the parameters and a length scale describe."""
+        """Return the kernel given by the parameters and a length scale."""
         name = type(self).__name__
         power = check_int(self.power, "power", name, minimum=0)
         return zonal_kernel(self.kernel, name, depth=self.depth, power=power, lengthscale=lengthscale)
@@ -530,18 +532,18 @@ class GegenbauerFeatures(FeatureMap):
         try:
             return spec.zonal
         except UnsupportedError as error:
-            rule = f"a kernel of radial functions and Gegenbauer polynomials. ({error})"
+            rule = f"a kernel that expands in radial functions and Gegenbauer polynomials. ({error})"
             raise ValueError(message(type(self).__name__, "kernel", rule, self.kernel)) from error
 
 
 def _size(modes: Sequence[_zonal.Mode], factors: Sequence[_zonal.Factor]) -> int:
-    """Features of a product of modes."""
+    """Return the number of features of a product of modes."""
     pairs = zip(modes, factors, strict=True)
     return int(np.prod([harmonic_dimension(mode.degree, factor.n_features) for mode, factor in pairs]))
 
 
 def _part(X: Any, columns: np.ndarray, center: np.ndarray | None) -> Any:
-    """Some columns of rows; less their centre, if any, they are dense and in float64."""
+    """Return some columns of rows, minus their centre if given; centred columns are dense and float64."""
     X = X[:, columns]
     if center is None:
         return X
@@ -552,20 +554,20 @@ def _part(X: Any, columns: np.ndarray, center: np.ndarray | None) -> Any:
 
 
 def _center_of(columns: np.ndarray | None, center: np.ndarray | None) -> np.ndarray | None:
-    """What is subtracted from columns, None if it is 0."""
+    """Return the point that is subtracted from columns, or None if it is 0."""
     point = None if columns is None or center is None else center[columns]
     return point if point is not None and point.any() else None
 
 
 def _quantiles(X: Any) -> np.ndarray:
-    """Quantiles of the norms of rows."""
+    """Compute quantiles of the norms of rows."""
     norms = row_norms(X)
     norms = norms.cpu().numpy() if _array.is_torch(norms) else norms
     return np.quantile(norms, np.linspace(0, 1, RADII))
 
 
 def _cosines(X: Any, norms: Any, directions: Any, dtype: Any) -> Any:
-    """⟨x, w⟩/‖x‖; 0 for a zero row."""
+    """Compute ⟨x, w⟩/‖x‖, which is 0 for a zero row."""
     if _array.is_sparse(X):
         return np.asarray(divide_rows(X.astype(np.float64), norms).astype(dtype) @ directions)
     return _cast(divide_rows(X, norms), dtype) @ directions

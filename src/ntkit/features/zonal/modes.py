@@ -1,9 +1,9 @@
-"""Which harmonics and radial functions of a generalized zonal kernel become features, and how they are evaluated.
+"""Choose which harmonics and radial functions of a generalized zonal kernel become features, and evaluate them.
 
-A factor is a kernel of some columns, k = Σ_ℓ ⟨h_ℓ(r), h_ℓ(r')⟩ P_ℓ(t). For rows whose norms are spread as those seen
-and whose directions are uniform, its eigenfunctions are the products of a harmonic of degree ℓ and one of the
-radial functions that diagonalize E_r h_ℓ(r) h_ℓ(r)ᵀ. A *mode* is such a degree and radial function, with α_ℓ
-eigenfunctions of equal eigenvalue.
+A factor is a kernel of some columns, k = Σ_ℓ ⟨h_ℓ(r), h_ℓ(r')⟩ P_ℓ(t). Consider rows with uniform directions whose
+norms have the distribution of the norms of `fit`. The eigenfunctions of the kernel are products of a harmonic of degree
+ℓ and one of the radial functions that diagonalize E_r h_ℓ(r) h_ℓ(r)ᵀ. A *mode* is a degree and a radial function; it
+has α_ℓ eigenfunctions of equal eigenvalue.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from ntkit._random import generator, keyed
 from ntkit.features import directions as _directions
 from ntkit.kernels.zonal import Homogeneous, Series, harmonic_dimension, non_negative, recursion
 
-_LARGEST = 25.0  # norms over the length scale up to which radial functions are adapted: they take some r² terms
-_ROUNDING = 1e-13  # share of the kernel below which modes are rounding errors
-_WIDEST = 1536  # harmonics of a degree that are taken whole: they take a product with a square matrix of that size
-_MANY = 512  # harmonics of a degree, of whose directions there are fewer to choose from
-HARMONICS = 8  # of a degree, for each component, up to which random features hold it: others are rare but huge
-_SMALLEST = 1 / 16  # share of the components from which on random features are worth their noise
-_HIGHEST = 256  # highest degree of a first try, and of power series, whose degrees take an SVD each
-_FARTHEST = 1024  # highest degree chosen by itself: its coefficient takes some 4000 nodes of a quadrature
-_RANDOM = 20  # highest degree of random features chosen by itself
-_REST = 1e-12  # share of the kernel below which what is left out is rounding errors
-_SHELL = 0.5  # smallest norm over the largest one from which rows count as a shell around the origin
-_THICKNESS = 0.01  # share of the kernel on a shell up to which radial functions after the first are left out
+_MAX_RADIUS = 25.0  # largest norm r, in length scales, to which radial functions are adapted; they take about r² terms
+_ROUNDING = 1e-13  # modes below this share of the kernel are rounding errors
+_MAX_HARMONICS = 1536  # degrees with more harmonics are never exact: each takes a product with an α_ℓ × α_ℓ matrix
+_LARGE_DEGREE = 512  # a degree with more harmonics has 2 instead of 4 candidate directions per harmonic
+RANDOM_HARMONICS = 8  # random features omit degrees with more harmonics per component: their values are rare but huge
+_MIN_RANDOM_SHARE = 1 / 16  # with a smaller share of the components, random features would mostly add noise
+_HIGHEST_SERIES_DEGREE = 256  # highest degree of the first attempt, and of power series, where each degree takes an SVD
+_HIGHEST_DEGREE = 1024  # highest degree that degree="auto" chooses: its coefficient takes about 4000 quadrature nodes
+_HIGHEST_RANDOM_DEGREE = 20  # highest degree of random features that degree="auto" chooses
+_NEGLIGIBLE = 1e-12  # if less than this share of the kernel is omitted, the rest is rounding errors
+_SHELL = 0.5  # rows form a shell around the origin if the smallest norm is at least this times the largest
+_MAX_EXTRA_SHARE = 0.01  # on a shell, radial functions after the first are omitted if they hold at most this share
 
 
 @dataclass(frozen=True)
 class Mode:
-    """Degree ℓ, index of the radial function, and E_r h(r)²."""
+    """Degree ℓ, index of the radial function, and energy E_r h(r)²."""
 
     degree: int
     index: int
@@ -46,10 +46,11 @@ class Mode:
 
 @dataclass
 class Radial:
-    """Orthogonal mixtures of the radial functions of a kernel, for each degree, that hold most of it at given norms.
+    """Radial functions for each degree: the orthogonal combinations that represent most of the kernel at given norms.
 
-    Homogeneous kernels have one for each degree, √c_ℓ r^p; `mixtures` are the √c_ℓ. Others mix the functions
-    √(a_{ℓ+2i} b_{ℓ,i}) (r/ℓ)^{ℓ+2i} over i; `mixtures` has the coefficients of (r/anchor)^{ℓ+2i} in columns.
+    Homogeneous kernels have one radial function per degree, √c_ℓ r^p; `mixtures` holds the √c_ℓ. For other kernels they
+    are combinations of √(a_{ℓ+2i} b_{ℓ,i}) (r/ℓ)^{ℓ+2i} over i; `mixtures` holds the coefficients of (r/anchor)^{ℓ+2i}
+    in columns.
     """
 
     modes: list[Mode]
@@ -61,14 +62,14 @@ class Radial:
     damped: bool = False
     anchor: float = 1.0
     within: bool = True
-    """Whether some of the norms are such that rows have features at all."""
+    """Whether some norms are at most `anchor`; rows with larger norms have no features."""
 
     @classmethod
-    def of(
+    def of_kernel(
         cls, function: Homogeneous | Series, n_features: int, radii: np.ndarray, degree: int, order: int | None
     ) -> Self:
-        """Those of a kernel for rows of some norms, up to a degree, `order` at most for each."""
-        if isinstance(function, Homogeneous):  # all modes grow alike with the norm, so that none need be known
+        """Compute the modes of a kernel up to `degree`, for rows of norms `radii`, with at most `order` per degree."""
+        if isinstance(function, Homogeneous):  # all modes depend on the norm in the same way, so norms do not matter
             total = float(function.diagonal(np.ones(1))[0])
             c = non_negative(*function.precise_coefficients(degree, n_features), n_features)
             modes = [Mode(k, 0, float(a)) for k, a in enumerate(c) if a > _ROUNDING * total]
@@ -78,16 +79,16 @@ class Radial:
         total = float(np.mean(function.diagonal(radii)))
         if not np.isfinite(total):
             raise ValueError(
-                f"The kernel of rows of norm {float(radii.max()):.3g} is larger than any number. Divide the rows by "
-                "something, or raise the lengthscale."
+                f"The kernel of the rows of X must be finite. Got rows of norm {float(radii.max()):.3g}, for which it "
+                "overflows. Scale X down, or raise the lengthscale."
             )
-        anchor = min(float(radii.max()) or function.lengthscale, _LARGEST * function.lengthscale)
+        anchor = min(float(radii.max()) or function.lengthscale, _MAX_RADIUS * function.lengthscale)
         n_terms = function.n_terms(anchor)
         logs = function.log_parts(degree, n_terms, n_features)
         H = np.exp(logs + function.log_powers(np.minimum(radii, anchor), degree, n_terms)) / len(radii) ** 0.5
         within = bool(radii.min() <= anchor)
         if within:
-            H[radii > anchor] = 0.0  # rows that have no features
+            H[radii > anchor] = 0.0  # these rows have no features
         at_anchor = np.exp(logs + function.log_powers(np.array([anchor]), degree, n_terms)[0])
         modes, columns = [], []
         for k in range(degree + 1):
@@ -101,71 +102,70 @@ class Radial:
         return cls(modes, mixtures, total, None, function.lengthscale, function.damped, anchor, within)
 
     @classmethod
-    def filling(
+    def for_components(
         cls, function: Homogeneous | Series, n_features: int, radii: np.ndarray, n_components: int, order: int | None
     ) -> Self:
-        """As :meth:`of`, up to a degree whose modes fill `n_components` features.
+        """As :meth:`of_kernel`, up to a degree whose modes fill `n_components` features.
 
-        Where degrees vanish, as all odd ones but the first do for the NTK of depth 1, this takes higher ones: up to
-        where no mode fits or counts.
+        Some degrees may vanish, as all odd degrees except 1 do for the NTK of depth 1. Then higher degrees are added
+        until no further mode fits or matters.
         """
-        farthest = _FARTHEST if isinstance(function, Homogeneous) else _HIGHEST
+        highest = _HIGHEST_DEGREE if isinstance(function, Homogeneous) else _HIGHEST_SERIES_DEGREE
         degree = first_degree(n_features, n_components)
-        radial = cls.of(function, n_features, radii, degree, order)
+        radial = cls.of_kernel(function, n_features, radii, degree, order)
         while n_features > 1:
             held = sum(mode.energy for mode in radial.modes)
             size = sum(harmonic_dimension(mode.degree, n_features) for mode in radial.modes)
-            if size >= n_components or held >= (1 - _REST) * radial.total:
+            if size >= n_components or held >= (1 - _NEGLIGIBLE) * radial.total:
                 break
             every = sum(harmonic_dimension(k, n_features) for k in range(degree + 1))
             wanted = int(1.1 * n_components * every / max(size, 1))
-            further = max(whole_degree(n_features, wanted, farthest), min(degree + degree // 4 + 2, farthest))
-            while harmonic_dimension(further, n_features) > n_components:
-                further -= 1
-            if further <= degree:
+            next_degree = max(whole_degree(n_features, wanted, highest), min(degree + degree // 4 + 2, highest))
+            while harmonic_dimension(next_degree, n_features) > n_components:
+                next_degree -= 1
+            if next_degree <= degree:
                 break
             try:
-                more = cls.of(function, n_features, radii, further, order)
-            except ValueError:  # a function that is not known well enough for these degrees
+                more = cls.of_kernel(function, n_features, radii, next_degree, order)
+            except ValueError:  # the function is not accurate enough for these degrees
                 break
             if len(more.modes) == len(radial.modes):
                 break
-            radial, degree = more, further
+            radial, degree = more, next_degree
         return radial
 
     def thin(self, radii: np.ndarray) -> None:
-        """Keep the first radial function of each degree alone, if rows lie on a shell and the others hold little.
+        """Keep only the first radial function of each degree if rows lie on a shell and the others hold little.
 
-        On a surface the norm is a function of the direction. Further radial functions hardly add to the functions
-        that the features span, so the features are better spent on higher degrees.
+        On a surface the norm is a function of the direction. Then further radial functions hardly extend the space of
+        functions that the features span, and higher degrees are a better use of the features.
         """
         first = [mode for mode in self.modes if mode.index == 0]
         held = sum(mode.energy for mode in self.modes) - sum(mode.energy for mode in first)
-        if radii.min() >= _SHELL * radii.max() and held <= _THICKNESS * self.total:
+        if radii.min() >= _SHELL * radii.max() and held <= _MAX_EXTRA_SHARE * self.total:
             self.take(first)
 
     def take(self, chosen: Sequence[Mode]) -> None:
-        """Keep these modes only, in this order."""
-        places = {mode: i for i, mode in enumerate(self.modes)}
-        self.mixtures = self.mixtures[..., [places[mode] for mode in chosen]]
+        """Keep only these modes, in this order."""
+        indices = {mode: i for i, mode in enumerate(self.modes)}
+        self.mixtures = self.mixtures[..., [indices[mode] for mode in chosen]]
         self.modes = list(chosen)
 
     def values(self, r: Array) -> Array:
-        """Radial functions of all modes at norms in float64, (n, modes)."""
+        """Evaluate the radial functions of all modes at float64 norms, (n, modes)."""
         xp: Any = _array.namespace(r)
         place = {"device": _array.device(r), "dtype": r.dtype}
         mixtures = xp.asarray(self.mixtures, **place)
         if self.power is not None:
-            scales = xp.where(r > 0, r**self.power, xp.zeros_like(r))  # 0⁰ too: a zero row has no features
+            scales = xp.where(r > 0, r**self.power, xp.zeros_like(r))  # 0 for r = p = 0 too: a zero row has no features
             return scales[:, None] * mixtures
-        # Powers relative to those at the anchor. Far beyond it, where damping wins, the ratio need not be right.
+        # Powers relative to their values at the anchor. Far beyond it damping dominates, so the ratio may be clipped.
         ratio = xp.log(xp.clip(r, 1e-300, None) / self.anchor)
         damping = xp.zeros_like(r)
         if self.damped:
             ratio = xp.clip(ratio, None, 4.0)
-            damping = 0.5 * (
-                (self.anchor / self.lengthscale) ** 2 - (r / self.lengthscale) ** 2
-            )  # of units of ℓ: no overflow
+            # Divide by ℓ before squaring, so that squares do not overflow.
+            damping = 0.5 * ((self.anchor / self.lengthscale) ** 2 - (r / self.lengthscale) ** 2)
         i = xp.arange(self.mixtures.shape[0], **place)
         terms = xp.exp(2 * i * ratio[:, None] + damping[:, None])
         degrees = xp.asarray(np.array([mode.degree for mode in self.modes], dtype=np.float64), **place)
@@ -176,16 +176,16 @@ class Radial:
 class Factor:
     """A zonal kernel of some columns: its radial functions and its harmonics.
 
-    The harmonics of degrees[i] are Y(u) = (P_ℓ(⟨u, w_k⟩))_k mixing[i] with sizes[i] directions w_k, columns of
-    `directions` from firsts[i] on. All degrees share the first ones, so that one recursion serves all. The last
-    columns are the directions of random features, from `n_shared` on.
+    The harmonics of degrees[i] are Y(u) = (P_ℓ(⟨u, w_k⟩))_k mixing[i] with sizes[i] directions w_k, the columns of
+    `directions` from firsts[i] on. All degrees share the first `n_shared` columns, so that one recursion computes all
+    degrees. The remaining columns are the directions of random features.
     """
 
     columns: np.ndarray | None
     n_features: int
     radial: Radial
     center: np.ndarray | None = None
-    """Subtracted from the columns first; None: nothing is."""
+    """Point that is subtracted from the columns first; None: nothing is subtracted."""
     directions: Array = None
     n_shared: int = 0
     degrees: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -194,11 +194,14 @@ class Factor:
     mixing: list[Array] = field(default_factory=list)
 
     def draw(self, seed: np.random.SeedSequence, degrees: Sequence[int], random: np.ndarray) -> Factor:
-        """With directions for the harmonics of some degrees, in order; `random` are those of random features."""
+        """Return a copy with directions drawn for the harmonics of increasing `degrees`.
+
+        `random` holds the directions of random features.
+        """
         sizes = np.array([harmonic_dimension(k, self.n_features) for k in degrees], dtype=np.int64)
         firsts = np.zeros(len(degrees), np.int64)
         shared, mixing = [np.empty((self.n_features, 0))], []
-        if self.n_features == 2:  # two directions cannot be apart for all degrees
+        if self.n_features == 2:  # no single pair of directions works for all degrees
             w, firsts = draw_pairs(seed, degrees)
             shared.append(w)
             mixing = [np.eye(size) for size in sizes]
@@ -216,7 +219,7 @@ class Factor:
         )
 
     def placed(self, dtype: Any, device: Any) -> Factor:
-        """A copy with the draws in the precision of rows, and on their torch device."""
+        """Return a copy with the draws in the dtype of the rows, and on their torch device."""
 
         def place(values: Any) -> Any:
             if device is None:
@@ -228,13 +231,13 @@ class Factor:
         return replace(self, directions=place(self.directions), mixing=[place(mixing) for mixing in self.mixing])
 
     def harmonics(self, t: Array, *, differentiable: bool) -> dict[int, Array]:
-        """Harmonics of each degree, of cosines with the directions."""
+        """Compute the harmonics of each degree from cosines with the directions."""
         blocks = self._polynomials(t, differentiable=differentiable)
         pairs = zip(self.degrees.tolist(), blocks, self.mixing, strict=True)
         return {degree: block @ mixing for degree, block, mixing in pairs}
 
     def _polynomials(self, t: Array, *, differentiable: bool) -> list[Array]:
-        """P_ℓ of the cosines with the directions of each degree."""
+        """Compute P_ℓ of the cosines with the directions of each degree."""
         if not len(self.degrees):
             return []
         top, d = int(self.degrees[-1]), self.n_features
@@ -260,10 +263,11 @@ class Factor:
 def choose(
     factors: Sequence[Factor], n_components: int, tolerance: float
 ) -> tuple[list[tuple[Mode, ...]], list[Mode], int]:
-    """Products of modes that become features one by one, the modes left for random features, and their components.
+    """Choose products of modes with exact features, modes for random features, and the number of random features.
 
-    Those with the largest eigenvalues that fit come first. What is left goes to random features (of a single factor)
-    of all other modes but those that add up to less than `tolerance` of the kernel.
+    Products are made exact in decreasing order of their eigenvalues, if they fit. If there is a single factor, the
+    remaining components go to random features of all other modes, except the smallest modes, which together hold less
+    than `tolerance` of the kernel.
     """
     products: list[tuple[tuple[Mode, ...], float, int]] = [((), 1.0, 1)]
     total = 1.0
@@ -276,26 +280,26 @@ def choose(
         )
         products = [item for item in candidates if item[1] > _ROUNDING * total]
         products.sort(key=lambda item: (-item[1] / item[2], item[2]))
-        if len(factors) > 1:  # those after n_components others by eigenvalue come after them with any further factor
+        if len(factors) > 1:  # more products than components cannot become features, with any further factor
             products = products[:n_components]
     exact, rest, left = [], [], n_components
     for item in products:
-        if item[2] <= min(left, _WIDEST):
+        if item[2] <= min(left, _MAX_HARMONICS):
             exact.append(item[0])
             left -= item[2]
         else:
             rest.append(item)
-    if len(factors) > 1 or left < _SMALLEST * n_components:
+    if len(factors) > 1 or left < _MIN_RANDOM_SHARE * n_components:
         return exact, [], 0
-    most = HARMONICS * left
-    if 2 * left >= n_components:  # most of them would be idle otherwise, in high dimensions
+    most = RANDOM_HARMONICS * left
+    if 2 * left >= n_components:  # otherwise most components could be unused in high dimensions
         most = max([most, *(item[2] for item in rest[:1])])
     modes = [item[0][0] for item in rest if item[2] <= most]
     return exact, random_modes(modes, tolerance * total), left
 
 
 def random_modes(modes: Sequence[Mode], negligible: float) -> list[Mode]:
-    """The modes but for those of least energy, which add up to less than what is negligible."""
+    """Drop the modes of least energy, as long as they add up to at most `negligible`; return the others."""
     modes = sorted(modes, key=lambda mode: mode.energy)
     dropped = np.cumsum([mode.energy for mode in modes]) <= negligible
     kept = (mode for mode, drop in zip(modes, dropped, strict=True) if not drop)
@@ -303,19 +307,20 @@ def random_modes(modes: Sequence[Mode], negligible: float) -> list[Mode]:
 
 
 def count_candidates(size: int) -> int:
-    """Random directions, enough to choose `size` of them for the harmonics of a degree."""
-    return (4 if size <= _MANY else 2) * size
+    """Return the number of random directions from which `size` directions for the harmonics of a degree are chosen."""
+    return (4 if size <= _LARGE_DEGREE else 2) * size
 
 
 def draw_harmonics(
     seed: np.random.SeedSequence, degrees: Sequence[int], n_features: int
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Directions w_k, (d, α), and a matrix A for each degree: Y(u) = (P_ℓ(⟨u, w_k⟩))_k A has the products P_ℓ(⟨u, v⟩).
+    """Draw directions w_k, (d, α), and a matrix A for each degree such that Y(u)·Y(v) = P_ℓ(⟨u, v⟩).
 
-    The k are the first α_ℓ ones; α is the largest α_ℓ. P_ℓ(⟨·, w_k⟩) span the harmonics of degree ℓ for almost all sets
-    of α_ℓ directions, and A Aᵀ is the inverse of P_ℓ(⟨w_j, w_k⟩). To those of one degree the next adds, out of four
-    times as many random ones (twice, if they are many), some that are well apart: by a pivoted Cholesky
-    decomposition of what is left of its kernel matrix given those there are.
+    Here Y(u) = (P_ℓ(⟨u, w_k⟩))_k A over the first α_ℓ directions, and α is the largest α_ℓ. The functions P_ℓ(⟨·, w_k⟩)
+    span the harmonics of degree ℓ for almost all sets of α_ℓ directions, and A Aᵀ is the inverse of P_ℓ(⟨w_j, w_k⟩).
+    Each degree keeps the directions of the previous degree and adds directions that are well separated. They are chosen
+    from 4α random candidates (2α if α is large) by a pivoted Cholesky decomposition of the residual of the degree's
+    kernel matrix given the directions already chosen.
     """
     from scipy.linalg import cholesky, solve_triangular
     from scipy.linalg.lapack import dpstrf
@@ -344,10 +349,11 @@ def draw_harmonics(
 
 
 def draw_pairs(seed: np.random.SeedSequence, degrees: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Directions of the plane, (2, n), and for each degree the first of the two that are for it (of the one, for 0).
+    """Draw directions of the plane, (2, n); return them and, for each degree, the index of the first of its pair.
 
-    With an angle of π/2^{a+1} between two directions, P_ℓ(⟨u, w⟩) = cos(ℓ θ) of the second is ± sin(ℓ θ) of the first
-    for all ℓ = 2^a (2b + 1). So one pair serves all degrees with the same power of two.
+    If the angle between two directions is π/2^{a+1}, then P_ℓ(⟨u, w⟩) = cos(ℓ θ) of the second is ± sin(ℓ θ) of the
+    first for all ℓ = 2^a (2b + 1). So one pair serves all degrees with the same power of two. Degree 0 only uses the
+    first direction of a pair.
     """
     powers = [(k & -k).bit_length() - 1 if k else 0 for k in map(int, degrees)]
     used = sorted(set(powers))
@@ -357,17 +363,18 @@ def draw_pairs(seed: np.random.SeedSequence, degrees: Sequence[int]) -> tuple[np
 
 
 def first_degree(n_features: int, n_components: int) -> int:
-    """The degree up to which modes fit whole if no degree vanishes; at least what random features need."""
+    """Return the degree up to which all modes fit if no degree vanishes, or a higher degree for random features."""
     if n_features == 1:
         return 1
-    degree = max(whole_degree(n_features, n_components, _HIGHEST), 2)
-    while degree < _RANDOM and harmonic_dimension(degree + 1, n_features) <= HARMONICS * n_components:
+    degree = max(whole_degree(n_features, n_components, _HIGHEST_SERIES_DEGREE), 2)
+    most = RANDOM_HARMONICS * n_components
+    while degree < _HIGHEST_RANDOM_DEGREE and harmonic_dimension(degree + 1, n_features) <= most:
         degree += 1
     return degree
 
 
 def whole_degree(n_features: int, n_components: int, highest: int) -> int:
-    """Number of degrees, from 0 on, that it takes for `n_components` harmonics."""
+    """Return the number of degrees, from 0 on, that together have `n_components` harmonics; at most `highest`."""
     degree, left = 0, n_components
     while left > 0 and degree < highest:
         left -= harmonic_dimension(degree, n_features)
@@ -376,7 +383,7 @@ def whole_degree(n_features: int, n_components: int, highest: int) -> int:
 
 
 def share_left(factors: Sequence[Factor], n_components: int) -> float:
-    """Share of k(x, x) that features without randomness leave out, on average over the norms seen."""
+    """Compute the share of k(x, x) that features without randomness omit, averaged over the norms of `fit`."""
     if not all(factor.radial.within for factor in factors):
         return 1.0
     exact, _, _ = choose(factors, n_components, 0.0)
@@ -385,12 +392,12 @@ def share_left(factors: Sequence[Factor], n_components: int) -> float:
 
 
 def polynomial(t: Array, degree: int, n_features: int) -> Array:
-    """P_ℓ alone, without those of lower degree being kept."""
+    """Compute P_ℓ for one degree, without keeping the lower degrees."""
     return next(polynomials(t, [degree], n_features))
 
 
 def polynomials(t: Array, degrees: Sequence[int] | np.ndarray, n_features: int) -> Iterator[Array]:
-    """P_ℓ for each of some degrees, in order."""
+    """Yield P_ℓ for increasing degrees ℓ."""
     before, value, k = _array.namespace(t).ones_like(t), t, 1
     for degree in map(int, degrees):
         while k < degree:
@@ -401,7 +408,7 @@ def polynomials(t: Array, degrees: Sequence[int] | np.ndarray, n_features: int) 
 
 
 def recursions(degree: int, n_features: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Factors a_k, b_k of P_k = a_k t P_{k−1} − b_k P_{k−2} for k = 1 … ℓ, the P of index −1 being 0."""
+    """Return the factors a_k, b_k of P_k = a_k t P_{k−1} − b_k P_{k−2} for k = 1 … ℓ, with P_{−1} = 0."""
     steps, backs = np.ones(degree + 1, dtype), np.zeros(degree + 1, dtype)
     for k in range(2, degree + 1):
         steps[k], backs[k] = recursion(k, n_features)
@@ -409,11 +416,12 @@ def recursions(degree: int, n_features: int, dtype: Any) -> tuple[np.ndarray, np
 
 
 def grouped(modes: Sequence[Mode], n_components: int) -> tuple[list[tuple[Mode, int]], int]:
-    """Modes with the number of the feature of each direction that holds them, and how many features there are.
+    """Assign modes to groups; return pairs (mode, group) and the number of groups.
 
-    Modes of one degree need one each: their products would not vanish on average. More radial functions
-    leave fewer directions: the i-th of all degrees are dropped where the variance they cost, about the square of the
-    energy over the number of directions, is more than the square of the energy that they hold.
+    A group becomes one feature per direction. Modes of the same degree must be in different groups, because their
+    products do not vanish on average. So the i-th radial functions of all degrees form group i. More groups leave fewer
+    directions. The groups from i on are dropped if the variance they cost, about the square of the energy over the
+    number of directions, exceeds the square of the energy they hold.
     """
     ranked: list[tuple[Mode, int]] = []
     for mode in modes:

@@ -1,9 +1,9 @@
-"""Columns that lie on a sphere together: how ``groups="auto"`` of Gegenbauer features splits the columns.
+"""Find groups of columns that lie on a sphere, for ``groups="auto"`` of Gegenbauer features.
 
-Points of a sphere around the origin have squares that add up to a constant, so that the weights of the squares are in
-the null space of the centred squares. If several spheres have no column in common, the reduced basis of the null space
-has one vector for each. Standardized points of a sphere lie on an ellipsoid around another point: squares and the
-columns themselves then have a combination that is constant.
+For points on a sphere around the origin, a weighted sum of the squared columns is constant, so the weights are in the
+null space of the centred squares. If several spheres have no column in common, the reduced basis of the null space has
+one vector for each sphere. Standardized points of a sphere lie on an ellipsoid around another point. Then a combination
+of the squares and the columns themselves is constant.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import numpy as np
 from ntkit import _array
 from ntkit.features.landmarks.choose import take
 
-_SAMPLE = 4096  # rows that are looked at
-_MOST_COLUMNS = 64  # of rows with more, even degree 2 has too many harmonics
-_ROWS_PER_COLUMN = 4  # with fewer rows, combinations may be constant by chance
-_CONSTANT = 3e-3  # deviation of a combination, relative to its terms, up to which it counts as constant
-_SMALLEST_WEIGHT = 1e-6  # of a combination, relative to the largest one; smaller weights are rounding errors
-_PARTIAL = 0.25  # distance of the mean from the centre, over the radius, from which on rows are part of a sphere
-_ELONGATION = 2.0  # longest axis over the shortest one, up to which an ellipsoid counts as a sphere
+_SAMPLE = 4096  # number of rows examined
+_MOST_COLUMNS = 64  # with more columns, even degree 2 has too many harmonics
+_ROWS_PER_COLUMN = 4  # smallest number of rows per column; with fewer rows, combinations may be constant by chance
+_CONSTANT = 3e-3  # a combination is constant if its standard deviation, relative to its terms, is at most this
+_SMALLEST_WEIGHT = 1e-6  # smaller weights, relative to the largest weight of a combination, are rounding errors
+_PARTIAL = 0.25  # rows cover only part of a sphere if their mean is further than this from its centre, in radii
+_ELONGATION = 2.0  # an ellipsoid counts as a sphere if its longest axis is at most this times its shortest axis
 
 
 def find_groups(X: Any, rng: np.random.Generator) -> list[tuple[list[list[int]], np.ndarray]]:
-    """Ways to split the columns: groups, and the point to subtract from rows. Empty if no columns lie on a sphere.
+    """Return ways to split the columns: groups, and a point to subtract from rows. Empty if there is no sphere.
 
-    Each sphere is a group, with its centre or, if the rows cover a small part of it, their mean. The other columns are
-    one more group, with their means or the middle of their ranges, which suits months and other grids. Columns that are
-    constant are another group, which takes no features.
+    Each sphere is a group. Its point is its centre or, if the rows cover a small part of the sphere, their mean. The
+    other columns are one more group. Their point consists of their means or of the middle of their ranges, which suits
+    months and other grids. Constant columns are another group, which takes no features.
     """
     n_rows, n_columns = X.shape
     if n_columns > _MOST_COLUMNS or n_rows < _ROWS_PER_COLUMN * (n_columns + 2):
@@ -42,7 +42,7 @@ def find_groups(X: Any, rng: np.random.Generator) -> list[tuple[list[list[int]],
     mean, middle = rows.mean(axis=0), 0.5 * (rows.min(axis=0) + rows.max(axis=0))
     center = mean.copy()
     values = [len(np.unique(column)) for column in rows.T]
-    free = [j for j in range(n_columns) if values[j] > 2]  # two values, as of one-hot columns, are no sphere
+    free = [j for j in range(n_columns) if values[j] > 2]  # columns with two values, such as one-hot, are no sphere
     groups = []
     for search in (_around_origin, _around_any_point):
         for columns, point in search(rows, free):
@@ -64,7 +64,7 @@ def find_groups(X: Any, rng: np.random.Generator) -> list[tuple[list[list[int]],
 
 
 def _sample(X: Any, rng: np.random.Generator) -> np.ndarray:
-    """Some rows, or all, in float64 on the host."""
+    """Return a sample of the rows, or all rows, in float64 on the host."""
     if X.shape[0] > _SAMPLE:
         chosen = np.sort(rng.choice(X.shape[0], _SAMPLE, replace=False))
         X = take(X, chosen)
@@ -74,20 +74,20 @@ def _sample(X: Any, rng: np.random.Generator) -> np.ndarray:
 
 
 def _around_origin(rows: np.ndarray, free: list[int]) -> list[tuple[list[int], np.ndarray]]:
-    """Columns of each sphere around the origin, and its centre."""
+    """Find spheres around the origin; return the columns and the centre of each."""
     found = _constant_combinations(rows[:, free] ** 2, len(free))
     pairs = ((np.flatnonzero(weights), weights) for weights in found)
     return [([free[j] for j in chosen], np.zeros(len(chosen))) for chosen, w in pairs if _is_round(w[chosen])]
 
 
 def _around_any_point(rows: np.ndarray, free: list[int]) -> list[tuple[list[int], np.ndarray]]:
-    """Columns of each other sphere, and its centre."""
+    """Find spheres around any point; return the columns and the centre of each."""
     mean, deviation = rows[:, free].mean(axis=0), rows[:, free].std(axis=0)
     if len(free) < 2 or not deviation.all():
         return []
     scaled = (rows[:, free] - mean) / deviation
     if np.linalg.svd(scaled, compute_uv=False)[-1] <= _CONSTANT * len(rows) ** 0.5:
-        return []  # columns that depend on each other have no unique centre
+        return []  # linearly dependent columns have no unique centre
     out = []
     for weights in _constant_combinations(np.concatenate([scaled**2, scaled], axis=1), len(free)):
         squared, linear = np.split(weights, 2)
@@ -99,15 +99,16 @@ def _around_any_point(rows: np.ndarray, free: list[int]) -> list[tuple[list[int]
 
 
 def _is_round(weights: np.ndarray) -> bool:
-    """Whether the ellipsoid Σ w_j x_j² = 1 is nearly a sphere."""
+    """Return whether the ellipsoid Σ w_j x_j² = 1 is nearly a sphere."""
     return bool(weights.max() <= _ELONGATION**2 * weights.min())
 
 
 def _constant_combinations(terms: np.ndarray, n_squares: int) -> list[np.ndarray]:
-    """Weights of combinations of columns that are constant.
+    """Find linear combinations of columns that are constant; return their weights.
 
-    The first `n_squares` columns are squares, with weights ≥ 0, two or more of them > 0; no two combinations share a
-    square. The others, if any, are the columns that were squared: they count where their squares do.
+    The first `n_squares` columns are squares. Their weights are ≥ 0, at least two are > 0, and no two combinations
+    share a square. The other columns, if any, are the columns before squaring; they have a weight only if their square
+    has one.
     """
     from scipy.linalg import qr, solve
 

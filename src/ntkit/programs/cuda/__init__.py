@@ -1,4 +1,4 @@
-"""Programs on CUDA tensors, by Triton kernels and torch."""
+"""Programs on CUDA tensors, run by Triton kernels and torch."""
 
 from ntkit.programs.cuda.runner import run
 

@@ -1,9 +1,9 @@
-"""Passes that fuse steps for CUDA: what is gathered from transforms is one step, together with its normalization.
+"""Passes that fuse steps for CUDA: a transform, a gather from it and its normalization become one step.
 
-:func:`fuse_transforms` is for float32, and for 16-bit numbers of long rows. :func:`multiply_transforms` is for 16-bit
-numbers: a gathered transform, weights ⊙ (H D v)[rows], is a matrix of ±weights times v, and up to some 2000 coordinates
-tensor cores multiply by it in little more than the time to read v. So all that a program gathers from one value becomes
-one matrix product.
+:func:`fuse_transforms` is for float32, and for 16-bit numbers with long rows. :func:`multiply_transforms` is for 16-bit
+numbers: a gathered transform, weights ⊙ (H D v)[rows], is the product of a matrix of ±weights with v. For up to about
+2000 coordinates, tensor cores compute this product in little more than the time it takes to read v. So everything that
+a program gathers from one value becomes one matrix product.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ from ntkit.programs.analysis import readers
 from ntkit.programs.passes import rewrite
 from ntkit.programs.program import Program
 
-LONGEST_TRANSFORM = 16384  # entries of a row that one Triton program transforms
-LONGEST_MATRIX = 2048  # coordinates of a value whose transform is a matrix product
-WIDEST = 4096  # coordinates of a result, longer than its transforms, that a Triton program has at a time
-WIDEST_PRODUCT = 8192  # columns of a product of columns
-TILE = 2048  # entries of all rows that a Triton program takes at a time, if rows are shorter
+LONGEST_TRANSFORM = 16384  # longest row, in entries, that one Triton program transforms
+LONGEST_MATRIX = 2048  # longest value, in coordinates, whose transform becomes a matrix product
+WIDEST_TILE = 4096  # most coordinates that a Triton program computes at a time of a result longer than its transforms
+WIDEST_PRODUCT = 8192  # most columns of a product of columns
+TILE = 2048  # entries that a Triton program transforms at a time, from several rows if rows are shorter
 
 
 @dataclass(frozen=True, eq=False)
 class FusedStep(s.Step):
-    """A product of one or two sides, normalized if `norm` says how; a further operand is that step's second one."""
+    """One value, or the product of two values, optionally normalized by the step `norm`.
+
+    The first `n_sides` operands are these values; one more operand is the second operand of `norm`.
+    """
 
     n_sides: int
     norm: s.DivideByNorm | None
 
     @property
-    def by(self) -> int | None:
-        """The value that a normalized result is multiplied by."""
+    def multiplier(self) -> int | None:
+        """The value by which the normalized result is multiplied, or None."""
         return self.operands[self.n_sides] if len(self.operands) > self.n_sides else None
 
 
@@ -49,13 +52,13 @@ class GatherTransforms(FusedStep):
 
 @dataclass(frozen=True, eq=False)
 class MultiplyColumns(FusedStep):
-    """Product of columns starts[i], starts[i] + 1, … of each side."""
+    """Product over all sides i of the columns starts[i], starts[i] + 1, …."""
 
     starts: tuple[int, ...]
 
 
 def in_order(step: s.Hadamard) -> GatherTransforms | None:
-    """A transform as a gather of all its rows; None if it is too long or has entries of several sizes."""
+    """Return a transform as a gather of all its rows, or None if it is too long or |diagonal| is not constant."""
     if step.size > LONGEST_TRANSFORM or np.ptp(np.abs(step.diagonal)) != 0:
         return None
     rows, weights = np.arange(step.size, dtype=np.int32), np.ones(1)
@@ -64,7 +67,7 @@ def in_order(step: s.Hadamard) -> GatherTransforms | None:
 
 
 def fuse_transforms(program: Program) -> Program:
-    """Steps that gather from transforms compute these on the way."""
+    """Fuse transforms into the steps that gather from them."""
     alone = _only_normalized(program)
 
     def translate(new: Program, index: int, operands: tuple[int, ...]) -> int:
@@ -85,7 +88,7 @@ def fuse_transforms(program: Program) -> Program:
         return new.append(whole or step)
 
     fused = rewrite(program, translate)
-    return rewrite(fused, finish)  # transforms that are read otherwise, too
+    return rewrite(fused, finish)  # converts the transforms that other steps read, too
 
 
 def _gather_transforms(new: Program, step: s.Gather | s.Product, operands: tuple[int, ...]) -> GatherTransforms | None:
@@ -112,25 +115,29 @@ def _gather_transforms(new: Program, step: s.Gather | s.Product, operands: tuple
 
 
 def orders(program: Program, step: GatherTransforms) -> list[int]:
-    """Orders of the Hadamard matrices of both sides: tensor cores want 16 rows of 16 entries at least.
+    """Return the orders of the Hadamard matrices of both sides; tensor cores need at least 16 rows of 16 entries.
 
-    A larger H x begins with the coordinates of a smaller one. So a short side beside a long one, where a Triton program
-    takes few rows, is padded to 16 × 16.
+    If one side is long, a Triton program takes only a few rows, so a short other side is padded to 16 × 16 entries.
+    This is correct because a larger transform begins with the coordinates of the smaller transform.
     """
     sides = step.operands[: step.n_sides]
     n = [max(16, s.power_of_two(program.size(value))) for value in (sides[0], sides[-1])]
-    least = 256 if max(n) * 16 > TILE else 16
-    return [max(order, least) for order in n]
+    smallest = 256 if max(n) * 16 > TILE else 16
+    return [max(order, smallest) for order in n]
 
 
 def tile(longest: int, size: int) -> int:
-    """Coordinates of the result that a Triton program has at a time, where its longest transform is `longest`."""
-    widest = min(4 * longest, max(longest, WIDEST)) if longest >= 1024 else longest  # of short ones there are many rows
+    """Return how many coordinates of the result a Triton program computes at a time.
+
+    `longest` is the order of its longest transform. Programs with short transforms process many rows at a time, so
+    their tiles are no wider than the transform.
+    """
+    widest = min(4 * longest, max(longest, WIDEST_TILE)) if longest >= 1024 else longest
     return min(widest, max(16, s.power_of_two(size)))
 
 
 def suits_multiplication(program: Program) -> bool:
-    """Whether a program gathers from transforms, only from short ones, and uses transforms for nothing else."""
+    """Return whether all transforms of a program are short and only gathered from, and there is at least one."""
     sizes, found = [], False
     for step, used in zip(program.steps, readers(program), strict=True):
         if isinstance(step, s.Hadamard):
@@ -148,7 +155,7 @@ def suits_multiplication(program: Program) -> bool:
 
 
 def multiply_transforms(program: Program) -> Program:
-    """All that is gathered from one value becomes one matrix product, and products of its columns."""
+    """Replace all gathers from one value by one matrix product followed by products of its columns."""
     alone, sources, columns = _only_normalized(program), *_matrices(program)
 
     def translate(new: Program, index: int, operands: tuple[int, ...]) -> int:
@@ -176,7 +183,10 @@ def multiply_transforms(program: Program) -> Program:
 
 
 def _matrices(program: Program) -> tuple[dict[int, np.ndarray], dict[tuple[int, int], tuple[int, int]]]:
-    """For every value that is gathered from one matrix; for every (step, operand) the value and its first column."""
+    """Return the matrix for every value that is gathered from, and the columns of each gather.
+
+    The second dictionary maps (step, operand) to the value and the first column of its product.
+    """
     blocks: dict[int, list[np.ndarray]] = {}
     columns: dict[tuple[int, int], tuple[int, int]] = {}
     for index, step in enumerate(program.steps):
@@ -195,19 +205,19 @@ def _matrices(program: Program) -> tuple[dict[int, np.ndarray], dict[tuple[int, 
                 matrix = (1.0 - 2.0 * odd) * below.diagonal[: len(places)]
             else:
                 matrix = (rows[:, None] == places).astype(np.float64)
-            there = blocks.setdefault(value, [])
-            columns[index, side] = value, sum(map(len, there))
-            there.append(weights[:, None] * matrix)
+            earlier = blocks.setdefault(value, [])
+            columns[index, side] = value, sum(map(len, earlier))
+            earlier.append(weights[:, None] * matrix)
     whole = {}
     for value, parts in blocks.items():
-        padding = -sum(map(len, parts)) % 8  # rows of the product then begin at multiples of 16 bytes
+        padding = -sum(map(len, parts)) % 8  # so that rows of the product begin at multiples of 16 bytes
         parts.append(np.zeros((padding, parts[0].shape[1])))
         whole[value] = np.concatenate(parts).astype(np.float32)
     return whole, columns
 
 
 def _only_normalized(program: Program) -> set[int]:
-    """Values that are read once, to be normalized."""
+    """Return the values that are only read by one normalization."""
     used = readers(program)
     return {
         step.operands[0]

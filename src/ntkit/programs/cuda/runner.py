@@ -1,8 +1,8 @@
-"""One pass of rows through a program on a CUDA device.
+"""Run programs on a CUDA device.
 
 Fused steps run in Triton kernels, matrix products in torch, rare steps in array-API code. float64 rows, and rows too
-long for one Triton program, take the array-API way. Values are written to their columns of the result, or of a
-concatenation, at once where that is possible.
+long for one Triton program, also use array-API code. Where possible, a step writes its value directly into its columns
+of the result or of a concatenation.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ntkit.programs.analysis import interpret, output_slices, peak_live, readers
 from ntkit.programs.cuda import fusion, kernels
 from ntkit.programs.program import Program
 
-SMALL = 2**28  # bytes; below this, don't query free memory: the driver call is slow
-MOST_ROWS = 2**19  # in flight at a time
+SMALL_BYTES = 2**28  # below this total size, don't query free memory: the driver call is slow
+MAX_ROWS = 2**19  # rows processed at a time
 _FUSED = (torch.float32, torch.float16, torch.bfloat16)
 _WRITERS = fusion.FusedStep, s.ScaleBy, s.DivideByNorm
 Tensors: TypeAlias = list[torch.Tensor]
@@ -32,7 +32,7 @@ Tables: TypeAlias = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class FusedPlan:
-    """The fused program for one kind of numbers, and what every pass asks about it."""
+    """The fused program for one kind of dtype, with the analyses that every pass needs."""
 
     program: Program
     readers: list[list[int]]
@@ -41,7 +41,7 @@ class FusedPlan:
 
 
 def run(program: Program, inputs: Tensors, batch_size: int | None = None) -> torch.Tensor:
-    """Run a program on the rows of CUDA tensors of one dtype; return the outputs side by side."""
+    """Run a program on the rows of CUDA tensors of one dtype; return the concatenated outputs."""
     first = inputs[0]
     how = plan(program, first.dtype)
     inputs = [x.contiguous() for x in inputs]
@@ -49,9 +49,9 @@ def run(program: Program, inputs: Tensors, batch_size: int | None = None) -> tor
     out = torch.empty((n_rows, program.n_outputs), dtype=first.dtype, device=first.device)
     bytes_per_row = how.numbers_per_row * first.dtype.itemsize
     step = max(n_rows, 1)
-    if batch_size is not None or n_rows * bytes_per_row >= SMALL:
+    if batch_size is not None or n_rows * bytes_per_row >= SMALL_BYTES:
         step = batch_rows(n_rows, bytes_per_row, batch_size=batch_size, like=first)
-    step = min(step, MOST_ROWS)
+    step = min(step, MAX_ROWS)
     with torch.cuda.device(first.device) if first.is_cuda else nullcontext():
         for start in range(0, n_rows, step):
             rows = slice(start, start + step)
@@ -60,7 +60,7 @@ def run(program: Program, inputs: Tensors, batch_size: int | None = None) -> tor
 
 
 def plan(program: Program, dtype: torch.dtype) -> FusedPlan:
-    """The plan of a program for a dtype, which the program keeps."""
+    """Return the plan of a program for a dtype; the program caches it."""
     half = dtype.itemsize < 4
     key = "cuda", half, dtype in _FUSED
     if key not in program.cache:
@@ -75,7 +75,10 @@ def plan(program: Program, dtype: torch.dtype) -> FusedPlan:
 
 
 def _workspace(program: Program, half: bool, index: int) -> int:
-    """Numbers per row that a step takes beside operands and result; array-API code widens 16-bit numbers."""
+    """Return how many numbers per row a step needs in addition to operands and result.
+
+    Array-API code converts 16-bit numbers to float32.
+    """
     step = program.steps[index]
     if isinstance(step, fusion.FusedStep):
         return 0
@@ -84,7 +87,7 @@ def _workspace(program: Program, half: bool, index: int) -> int:
 
 
 class _Pass:
-    """Some rows on their way through a program."""
+    """One pass of a batch of rows through a program."""
 
     def __init__(self, how: FusedPlan, inputs: Tensors, out: torch.Tensor):
         self.program, self.readers, self.inputs, self.out = how.program, how.readers, inputs, out
@@ -93,15 +96,15 @@ class _Pass:
         self.buffers: dict[int, torch.Tensor] = {}
 
     def run(self) -> None:
-        """Compute all steps and the result."""
+        """Compute all steps and write the result."""
         results = interpret(self.program, self.compute)
         for result, view in zip(results, self.views, strict=True):
             if result.data_ptr() != view.data_ptr() or result.dtype != view.dtype:
                 view.copy_(result)
 
     def compute(self, index: int, read: Tensors) -> torch.Tensor:
-        """The value of one step, where it belongs."""
-        if index in self.buffers:  # a concatenation whose parts are in place already
+        """Compute the value of one step, in its final place if it has one."""
+        if index in self.buffers:  # a concatenation whose parts were written in place
             return self.buffers[index]
         step, place = self.program.steps[index], self.place(index)
         tables = self.program.cache.setdefault((self.out.device, self.out.dtype, index), {})
@@ -116,14 +119,14 @@ class _Pass:
             return x if step.scale == 1.0 else x * step.scale
         if type(step) in _STEPS:
             result = _STEPS[type(step)](step, read, tables)
-        else:  # sums of 16-bit numbers need more digits
+        else:  # sums of 16-bit numbers need a higher precision
             wide = torch.float64 if self.out.dtype == torch.float64 else torch.float32
             wide_inputs = [x.to(wide) for x in self.inputs]
             result = array_api.apply_step(step, [x.to(wide) for x in read], wide_inputs).to(self.out.dtype)
         return result if place is None or index in self.targets else place.copy_(result)
 
     def place(self, index: int) -> torch.Tensor | None:
-        """Where a value goes: the result, its columns of a concatenation, or (None) memory of its own."""
+        """Return where to write a value: its columns of the result or of a concatenation; None for new memory."""
         if index in self.targets:
             return self.targets[index]
         used = self.readers[index]
@@ -134,11 +137,11 @@ class _Pass:
             place = self.place(used[0])
             shape = (self.out.shape[0], step.size)
             self.buffers[used[0]] = self.out.new_empty(shape) if place is None else place
-        before = sum(self.program.size(value) for value in step.operands[: step.operands.index(index)])
-        return self.buffers[used[0]][:, before : before + self.program.size(index)]
+        start = sum(self.program.size(value) for value in step.operands[: step.operands.index(index)])
+        return self.buffers[used[0]][:, start : start + self.program.size(index)]
 
     def is_in_place(self, step: s.Concatenate) -> bool:
-        """Whether all parts of a concatenation can be written there at once."""
+        """Return whether all parts of a concatenation can be written directly into it."""
         return set(step.weights) == {1.0} and all(
             isinstance(self.program.steps[value], _WRITERS)
             and len(self.readers[value]) == 1
@@ -148,14 +151,17 @@ class _Pass:
 
 
 def _norm(x: torch.Tensor) -> torch.Tensor:
-    """Norms of rows, summed in float64: squares cannot overflow. 16-bit numbers could not hold the result."""
+    """Compute norms of rows, summed in float64 so that squares cannot overflow.
+
+    The result for 16-bit rows is float32, since a norm may exceed the range of float16.
+    """
     norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float64)
     return norm if x.dtype == torch.float64 else norm.float()
 
 
 def _scale(step: s.ScaleBy, read: Tensors, _: Tables) -> torch.Tensor:
-    x, by = read
-    return (x * (step.factor * (array_api.inverse(by) if step.inverse else by))).to(x.dtype)
+    x, c = read
+    return (x * (step.factor * (array_api.inverse(c) if step.inverse else c))).to(x.dtype)
 
 
 def _normalize(step: s.DivideByNorm, read: Tensors, _: Tables) -> torch.Tensor:
@@ -196,4 +202,4 @@ _STEPS: dict[type[s.Step], Callable[[Any, Tensors, Tables], torch.Tensor]] = {
     s.Gather: _gather,
     s.Product: _gather,
 }
-"""Steps that array-API code would compute more slowly; `tables` keeps matrices and draws on the device."""
+"""Steps for which torch is faster than array-API code; `tables` caches matrices and draws on the device."""

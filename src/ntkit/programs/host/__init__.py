@@ -1,4 +1,4 @@
-"""Programs on rows in host memory: compiled loops over W rows at a time, BLAS and FFT on tiles in between."""
+"""Programs on rows in host memory: compiled loops over W rows at a time, with BLAS and FFT calls on tiles of rows."""
 
 from ntkit.programs.host.lanes import lanes
 from ntkit.programs.host.stages import Plan, Workspace, plan, run

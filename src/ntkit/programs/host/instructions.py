@@ -1,4 +1,7 @@
-"""Programs as instructions for :func:`ntkit.programs.host.kernel.run`: places in scratch memory, tables, liveness."""
+"""Translate programs into instructions for :func:`ntkit.programs.host.kernel.run`.
+
+Assigns places in scratch memory, which are reused once a value is no longer read, and collects tables of numbers.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +32,19 @@ INSTRUCTION = np.dtype(
         ("source", np.int64),  # first vector of the operand; for LOAD, SPREAD and SPARSE_NORM the index of an input
         ("source_size", np.int64),  # vectors of the operand
         ("second", np.int64),  # first vector of the second operand, −1 if there is none
-        ("floats", np.int64),  # where its numbers begin in the table of floats
-        ("ints", np.int64),  # where its numbers begin in the table of ints
-        ("second_ints", np.int64),  # where the ints for the second operand begin
+        ("floats", np.int64),  # offset of its numbers in the table of floats
+        ("ints", np.int64),  # offset of its numbers in the table of ints
+        ("second_ints", np.int64),  # offset of the ints for the second operand
         ("count", np.int64),  # nonzeros per column of a sparse matrix
         ("flag", np.int64),  # LOAD, SPREAD: whether a constant is appended; SCALE: whether to divide
-        ("column", np.int64),  # column of the result where the vectors leave, −1 if they stay in scratch memory
+        ("column", np.int64),  # column of the result to which the vectors are stored, −1 if they stay in scratch memory
     ]
 )
 
 
 @dataclass(frozen=True, eq=False)
 class Instructions:
-    """A program as arrays: records of :data:`INSTRUCTION`, tables, and the vectors of scratch memory it takes."""
+    """A program as arrays: records of :data:`INSTRUCTION`, tables, and the number of scratch vectors that it needs."""
 
     code: np.ndarray
     floats: np.ndarray
@@ -53,7 +56,7 @@ Entries: TypeAlias = dict[str, int]
 
 
 def translate(program: Program, dtype: Any, *, sparse: bool) -> Instructions:
-    """Instructions for rows of `dtype`, dense or CSR."""
+    """Translate a program into instructions for rows of `dtype`, dense or CSR."""
     writer = _Writer(program, dtype, sparse=sparse)
     writer.write()
     code = np.zeros(len(writer.code), INSTRUCTION)
@@ -75,7 +78,7 @@ class _Writer:
         self.program = program
         self.sparse = sparse
         self.tiny = float(np.finfo(dtype).tiny)
-        self.n_vectors = lanes(dtype)  # the first W vectors are the tile in which gathered results leave
+        self.n_vectors = lanes(dtype)  # the first W vectors are a tile for temporary results and stores
         self.free: dict[int, list[int]] = defaultdict(list)
         self.place: dict[int, int] = {}
         self.code: list[dict[str, int]] = []
@@ -97,7 +100,7 @@ class _Writer:
                     self.free[self.capacity(used)].append(self.place.pop(used))
 
     def is_read_sparse(self, value: int, step: Step) -> bool:
-        """Whether every reader of a loaded row takes the nonzeros themselves, so that it needs no place."""
+        """Return whether all readers of a loaded row read its nonzeros directly, so that it needs no place."""
         if not self.sparse or not isinstance(step, s.Load) or self.columns[value]:
             return False
         return all(
@@ -107,7 +110,7 @@ class _Writer:
     def write_step(self, value: int, step: Step) -> None:
         """Write one step, and stores of its value if it is an output.
 
-        What is gathered only for the result leaves at once, without a place of its own.
+        Values that are gathered only for the result are stored directly and get no place.
         """
         columns = self.columns[value]
         direct = isinstance(step, s.Gather | s.Product) and not self.readers[value] and len(columns) == 1
@@ -126,11 +129,11 @@ class _Writer:
             self.code.append(store)
 
     def capacity(self, value: int) -> int:
-        """Vectors that a value takes, with room for the padding of a transform."""
+        """Return the number of vectors reserved for a value, including the padding for a transform."""
         return power_of_two(self.program.size(value))
 
     def is_in_place(self, value: int, step: Step) -> bool:
-        """Whether a step may overwrite its operand: nobody reads it again, and both take as much room."""
+        """Return whether a step may overwrite its operand: no later step reads it, and both have equal capacities."""
         if not isinstance(step, s.Hadamard | s.ScaleBy | s.DivideByNorm | s.Threshold):
             return False
         operand = step.operands[0]
@@ -138,27 +141,27 @@ class _Writer:
         return fits and self.last[operand] == value
 
     def find_place(self, capacity: int) -> int:
-        """Vectors that are free, or new ones."""
+        """Return the first of `capacity` vectors, reused if any are free."""
         if self.free[capacity]:
             return self.free[capacity].pop()
         self.n_vectors += capacity
         return self.n_vectors - capacity
 
     def table(self, values: Any) -> int:
-        """Add numbers to the table of floats; return where they begin."""
+        """Add numbers to the table of floats; return their offset."""
         self.floats.append(np.asarray(values, dtype=np.float64))
         self.n_floats += len(values)
         return self.n_floats - len(values)
 
     def index(self, values: np.ndarray) -> int:
-        """Add numbers to the table of ints; return where they begin."""
+        """Add numbers to the table of ints; return their offset."""
         self.ints.append(values)
         self.n_ints += len(values)
         return self.n_ints - len(values)
 
 
 def _place(writer: _Writer, step: Step) -> Entries:
-    """Where the first operand is."""
+    """Return the entries that describe the first operand."""
     return {"source": writer.place[step.operands[0]], "source_size": writer.program.size(step.operands[0])}
 
 

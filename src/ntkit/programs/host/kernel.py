@@ -1,7 +1,7 @@
-"""The compiled loop over instructions: W rows at a time go through all steps in cache.
+"""The compiled loop over instructions: W rows at a time pass through all steps in cache.
 
-One compiled function serves every sketch, tree and composition; nothing is allocated per row. What limits the speed
-of each step is written in ``docs/design/sketches.md``.
+One compiled function serves every sketch, tree and composition, and allocates nothing per row.
+``docs/design/sketches.md`` describes what limits the speed of each step.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ntkit.programs.host.lanes import (
 LOAD, CONSTANT, HADAMARD, GATHER, PRODUCT, SCATTER, SPREAD, COPY, STORE, NORM, SPARSE_NORM, SCALE, NORMALIZE, RELU = (
     int(operation) for operation in list(Operation)[:-1]
 )
-BLOCK = 256  # vectors whose transform stays in the first-level cache (16 KiB)
-PREFETCHED = 24  # nonzeros whose draws are on their way from memory
+BLOCK = 256  # vectors (16 KiB) whose transform stays in the first-level cache
+PREFETCHED = 24  # how many nonzeros ahead their draws are prefetched
 
 
 @compiled
 def run(code, floats, ints, scratch, addresses, sizes, strides, indptr, indices, values, out):
     """Run the instructions on every group of W rows; see :data:`ntkit.programs.host.instructions.INSTRUCTION`.
 
-    Dense input k is at ``addresses[k]``, with ``sizes[k]`` features, ``strides[k]`` numbers from row to row. Row i of
-    CSR input k has the entries ``indptr[k, i]`` to ``indptr[k, i + 1]`` of `indices` and `values`.
+    Dense input k starts at ``addresses[k]``, has ``sizes[k]`` features, and its rows are ``strides[k]`` numbers apart.
+    Row i of CSR input k consists of the entries ``indptr[k, i]`` to ``indptr[k, i + 1]`` of `indices` and `values`.
     """
     width = scratch.shape[1]
     n_rows, n_outputs = out.shape
@@ -96,7 +96,7 @@ def run(code, floats, ints, scratch, addresses, sizes, strides, indptr, indices,
                 if step.flag:
                     factors = 0
                     _invert(scratch, second, floats[f + 1])
-                elif second >= target and second < target + size:  # one coordinate that is scaled by itself
+                elif second >= target and second < target + size:  # a single coordinate that is scaled by itself
                     factors = 0
                     copy(scratch, 0, second, 1.0)
                 for j in range(size):
@@ -132,7 +132,7 @@ def _load(rows, start, stride, n_features, scale, scratch, target):
 
 @compiled
 def _densify(indptr, indices, values, row, n_features, scale, scratch, target):
-    """Spread W sparse rows into vectors, zeros included."""
+    """Expand W sparse rows into dense vectors."""
     scratch[target : target + n_features] = 0.0
     for r in range(scratch.shape[1]):
         for entry in range(indptr[row + r], indptr[row + r + 1]):
@@ -141,13 +141,12 @@ def _densify(indptr, indices, values, row, n_features, scale, scratch, target):
 
 @compiled
 def _spread(indptr, indices, values, row, ints, codes, n_nonzeros, scale, scratch, target):
-    """Add each nonzero of W sparse rows to its `n_nonzeros` signed places."""
+    """Add each nonzero of W sparse rows, with its sign, to `n_nonzeros` coordinates."""
     last = indptr[row + scratch.shape[1]] - 1
     for r in range(scratch.shape[1]):
         for entry in range(indptr[row + r], indptr[row + r + 1]):
-            prefetch(
-                ints, codes + indices[min(entry + PREFETCHED, last)] * n_nonzeros
-            )  # far apart: each is a cache miss
+            # The codes of the nonzeros are far apart in memory: each would be a cache miss.
+            prefetch(ints, codes + indices[min(entry + PREFETCHED, last)] * n_nonzeros)
             value = scale * values[entry]
             first = codes + indices[entry] * n_nonzeros
             for k in range(n_nonzeros):
@@ -157,9 +156,10 @@ def _spread(indptr, indices, values, row, ints, codes, n_nonzeros, scale, scratc
 
 @compiled
 def _norm(scratch, source, n, target, tiny):
-    """Norms of n vectors, lane by lane; see :func:`ntkit.programs.array_api.norm`. `tiny` is its least divisor.
+    """Compute the norms across n vectors, lane by lane, as :func:`ntkit.programs.array_api.norm` does.
 
-    Vectors 0 and 1, of the tile in which results leave, hold the largest entry or its inverse and the sum.
+    Entries are divided by at least `tiny`. Scratch vector 0 holds the largest entry, then its inverse; vector 1 holds
+    the sum of squares.
     """
     width = scratch.shape[1]
     whole = n - n % 8
@@ -182,7 +182,7 @@ def _norm(scratch, source, n, target, tiny):
 
 @compiled
 def _sparse_norm(indptr, values, row, numbers, scratch, target):
-    """Norms of W sparse rows times numbers[0], with a further entry numbers[1]; numbers[2] is `tiny`."""
+    """Compute the norms of W sparse rows times numbers[0] with numbers[1] as one more entry; numbers[2] is `tiny`."""
     scale, constant, top = numbers
     for r in range(scratch.shape[1]):
         top = max(numbers[2], abs(constant))
@@ -199,7 +199,7 @@ def _sparse_norm(indptr, values, row, numbers, scratch, target):
 
 @compiled
 def _invert(scratch, value, floor):
-    """Vector 0, of the tile in which results leave, becomes the inverse of a vector, 0 where that is below `floor`."""
+    """Write the inverse of a vector to scratch vector 0, with 0 where the vector is below `floor`."""
     for r in range(scratch.shape[1]):
         c = scratch[value, r]
         scratch[0, r] = 0.0 if c < floor else 1.0 / c
@@ -207,7 +207,7 @@ def _invert(scratch, value, floor):
 
 @compiled
 def _gather(scratch, target, source, rows, weights, flat, at, stride):
-    """Weighted vectors `rows` of source to target, or with at ≥ 0 straight to columns of W rows."""
+    """Copy the vectors source + rows, times weights, to target, or if at ≥ 0 directly to columns of W rows."""
     width = scratch.shape[1]
     if at < 0:
         for j in range(len(rows)):
@@ -223,7 +223,7 @@ def _gather(scratch, target, source, rows, weights, flat, at, stride):
 
 @compiled
 def _multiply(scratch, target, a, b, ints, a_rows, b_rows, size, scale, flat, at, stride):
-    """Products of vectors of a and b to target, or with at ≥ 0 straight to columns of W rows."""
+    """Write products of vectors of a and b to target, or if at ≥ 0 directly to columns of W rows."""
     width = scratch.shape[1]
     if at < 0:
         for j in range(size):
@@ -251,10 +251,10 @@ def _store(scratch, source, n, flat, start, stride):
 
 @compiled
 def _hadamard(scratch, source, diagonal, target, n):
-    """Vectors target, … = H_n (diagonal ⊙ vectors source, …); n is a power of two, in place or apart.
+    """Compute vectors target, … = H_n (diagonal ⊙ vectors source, …) for a power of two n; may work in place.
 
-    Wide strides go first, eight vectors at a time (sixteen at a stride of pages would fall into one set of the
-    cache), then blocks that the first-level cache holds take two rounds of sixteen.
+    The first rounds have wide strides and process eight vectors at a time, since sixteen vectors that are pages apart
+    would fall into one cache set. Blocks that fit in the first-level cache then take two rounds of sixteen vectors.
     """
     if n <= 16:
         _round(scratch, source, diagonal, target, n, n, n, True)
@@ -276,7 +276,7 @@ def _hadamard(scratch, source, diagonal, target, n):
 
 @compiled
 def _round(scratch, source, diagonal, target, n, span, radix, first):
-    """One round of butterflies of a radix over spans of vectors, the first with the diagonal."""
+    """Run one round of butterflies of a given radix over spans of vectors; the first round applies the diagonal."""
     stride = span // radix
     for start in range(0, n, span):
         for i in range(start, start + stride):

@@ -1,11 +1,11 @@
 """Vectors of W rows for numba: one cache line holds one coordinate of W consecutive rows (16 float32, 8 float64).
 
 In this layout a butterfly of the Hadamard transform is one addition and one subtraction of whole vectors at any
-stride, and a gather of arbitrary coordinates reads whole cache lines: no shuffles, no scalar loads. Only the way in
-and out transposes, in tiles of W × W. Scratch memory is an array of shape (vectors, W), 64-byte aligned.
+stride, and a gather of arbitrary coordinates reads whole cache lines, without shuffles or scalar loads. Only loading
+and storing rows transposes, in tiles of W × W. Scratch memory is an array of shape (vectors, W), 64-byte aligned.
 
-The intrinsics spell out vector instructions of LLVM: left to itself, its vectorizer cannot prove that the strided
-reads and writes of one butterfly do not overlap.
+The intrinsics emit LLVM vector instructions explicitly, because LLVM's vectorizer cannot prove that the strided reads
+and writes of a butterfly do not overlap.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
-LINE = 64  # bytes of a vector
+LINE = 64  # bytes of a cache line, which is one vector
 _INDEX = ir.IntType(32)
 
 
 def lanes(dtype: Any) -> int:
-    """Rows per vector."""
+    """Return the number W of rows per vector."""
     return LINE // np.dtype(dtype).itemsize
 
 
 def aligned(n_vectors: int, dtype: Any) -> np.ndarray:
-    """Uninitialized scratch of shape (n_vectors, W) that starts on a cache line."""
+    """Allocate uninitialized scratch memory of shape (n_vectors, W) that starts on a cache line."""
     width = lanes(dtype)
     raw = np.empty((n_vectors + 1) * width, dtype)
     start = -raw.ctypes.data % LINE // raw.itemsize
@@ -35,7 +35,7 @@ def aligned(n_vectors: int, dtype: Any) -> np.ndarray:
 
 
 class _VectorBuilder:
-    """Writes vector instructions for one array type."""
+    """Emits vector instructions for one array type."""
 
     def __init__(self, context, builder, array_type, array):
         self.builder = builder
@@ -43,7 +43,7 @@ class _VectorBuilder:
         itemsize = array_type.dtype.bitwidth // 8
         self.width = LINE // itemsize
         self.vector = ir.VectorType(context.get_data_type(array_type.dtype), self.width)
-        self.align = LINE if array_type.ndim == 2 else itemsize  # scratch is aligned, the caller's rows need not be
+        self.align = LINE if array_type.ndim == 2 else itemsize  # scratch memory is aligned, the caller's rows may not
 
     def pointer(self, offset):
         return self.builder.bitcast(self.builder.gep(self.data, [offset]), self.vector.as_pointer())
@@ -57,13 +57,13 @@ class _VectorBuilder:
         self.builder.store(value, self.pointer(offset)).align = self.align
 
     def at(self, index, stride=None, times=0):
-        """Offset, in numbers, of vector `index` + `times` · `stride`."""
+        """Return the offset, in numbers, of vector `index` + `times` · `stride`."""
         if times:
             index = self.builder.add(index, self.builder.mul(stride, ir.Constant(stride.type, times)))
         return self.builder.mul(index, ir.Constant(index.type, self.width))
 
     def splat(self, scalar):
-        """Vector with `scalar` in every lane."""
+        """Return the vector with `scalar` in every lane."""
         undefined = ir.Constant(self.vector, ir.Undefined)
         one = self.builder.insert_element(undefined, scalar, ir.Constant(_INDEX, 0))
         return self.shuffle(one, undefined, [0] * self.width)
@@ -73,7 +73,7 @@ class _VectorBuilder:
 
 
 def _butterflies(builder, values):
-    """The Hadamard transform of len(values) vectors."""
+    """Emit the Hadamard transform across len(values) vectors."""
     h = 1
     while h < len(values):
         for i in range(len(values)):
@@ -85,7 +85,7 @@ def _butterflies(builder, values):
 
 
 def _transposed(emitter, values):
-    """Transpose W vectors, the rows of a matrix: blocks of 1, 2, 4, … swap across the diagonal."""
+    """Transpose W vectors, the rows of a matrix, by swapping blocks of 1, 2, 4, … across the diagonal."""
     width = len(values)
     s = 1
     while s < width:
@@ -117,7 +117,7 @@ def butterflies(typing, scratch, source, target, stride, radix):
 
 @intrinsic(prefer_literal=True)
 def weighted_butterflies(typing, scratch, source, diagonal, first, target, stride, radix):
-    """As :func:`butterflies`, of vectors first multiplied by diagonal[first], diagonal[first + stride], …."""
+    """As :func:`butterflies`, after multiplying the vectors by diagonal[first], diagonal[first + stride], …."""
     count = radix.literal_value
 
     def emit(context, builder, _, arguments):
@@ -138,9 +138,9 @@ def weighted_butterflies(typing, scratch, source, diagonal, first, target, strid
 
 
 def _vectorized(formula):
-    """Intrinsic f(scratch, target, source, weight): scratch[target] = formula(scratch[source], weight).
+    """Return the intrinsic f(scratch, target, source, weight): scratch[target] = formula(scratch[source], weight).
 
-    `formula` gets the builder, the two vectors, and a function that loads scratch[target].
+    `formula` receives the builder, the two vectors and a function that loads scratch[target].
     """
 
     @intrinsic
@@ -208,18 +208,18 @@ def largest(typing, scratch, target, source, count):
 
 
 @intrinsic(prefer_literal=True)
-def add_squares(typing, scratch, target, source, by, count):
-    """scratch[target] += Σ (scratch[source + k] · scratch[by])² over `count` vectors."""
+def add_squares(typing, scratch, target, source, factor, count):
+    """scratch[target] += Σ (scratch[source + k] · scratch[factor])² over `count` vectors."""
     number = count.literal_value
 
     def emit(context, builder, _, arguments):
-        array, target, source, by, _ = arguments
+        array, target, source, factor, _ = arguments
         v = _VectorBuilder(context, builder, scratch, array)
         one = ir.Constant(source.type, 1)
-        factor = v.load(v.at(by))
+        factor = v.load(v.at(factor))
         terms = [builder.fmul(v.load(v.at(source, one, k)), factor) for k in range(number)]
         terms = [builder.fmul(term, term) for term in terms]
-        while len(terms) > 1:  # a tree: a chain of dependent sums would take most of the time
+        while len(terms) > 1:  # sum in a tree: a chain of dependent additions would dominate the time
             terms.append(builder.fadd(terms.pop(0), terms.pop(0)))
         v.store(builder.fadd(v.load(v.at(target)), terms[0]), v.at(target))
         return context.get_dummy_value()
@@ -263,7 +263,7 @@ def store_tile(typing, scratch, source, rows, start, stride):
 
 @intrinsic
 def gather_tile(typing, scratch, source, index, first, weights, w, rows, start, stride):
-    """As :func:`store_tile`, for the vectors source + index[first + k] times weights[w + k], kept in registers."""
+    """As :func:`store_tile`, for vectors source + index[first + k] times weights[w + k], which stay in registers."""
 
     def emit(context, builder, _, arguments):
         array, source, chosen, first, factors, w, target, start, stride = arguments
@@ -302,7 +302,7 @@ def multiply_tile(typing, scratch, a, b, index, a_first, b_first, weight, rows, 
 
 
 def _chosen(context, builder, array_type, array, first, count):
-    """Entries first, …, first + count − 1 of an integer array."""
+    """Load entries first, …, first + count − 1 of an integer array."""
     data = context.make_array(array_type)(context, builder, array).data
     places = (builder.add(first, ir.Constant(first.type, k)) for k in range(count))
     return [builder.sext(builder.load(builder.gep(data, [place])), first.type) for place in places]
@@ -316,7 +316,7 @@ def _store_transposed(emitter, values, rows, start, stride):
 
 @intrinsic
 def pointer(typing, address):
-    """An address as a pointer, for ``numba.carray``."""
+    """Convert an address to a pointer, for ``numba.carray``."""
 
     def emit(context, builder, signature, arguments):
         return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
@@ -326,7 +326,7 @@ def pointer(typing, address):
 
 @intrinsic
 def prefetch(typing, array, index):
-    """Ask for the cache line of array[index], which will be read soon."""
+    """Prefetch the cache line of array[index]."""
 
     def emit(context, builder, _, arguments):
         data = context.make_array(array)(context, builder, arguments[0]).data
