@@ -1,12 +1,12 @@
-"""Sketched gradients of trained networks: error and time of the kernel, and what attribution with them finds.
+"""Sketched gradients of trained networks: kernel error, time, and attribution of predictions to training rows.
 
-    python benchmarks/bench_empirical.py                     measure what is not there yet, and print the tables
+    python benchmarks/bench_empirical.py                        measure the missing cases and print the tables
     python benchmarks/bench_empirical.py kernel --device cuda   larger networks on a GPU
 
-Errors are ‖Z Zᵀ − K‖_F / ‖K‖_F with the exact K of all gradients. All methods have equal storage. "LoGra" is the
-product of two Gaussian projections of Choe et al. (2024), "dense" the Gaussian projection of the formed gradient of
-TRAK, "CountSketch" the same with a sparse matrix, "factors only" TensorSRHTs for all matrices; all written here
-from their papers.
+Errors are ‖Z Zᵀ − K‖_F / ‖K‖_F with the exact kernel K of all gradients. All methods have equal storage. "LoGra" is the
+product of two Gaussian projections of Choe et al. (2024), "dense" the Gaussian projection of the whole gradient as in
+TRAK, "CountSketch" a sparse projection of the whole gradient, "factors only" a TensorSRHT for every matrix. All are
+implemented here from their papers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TITLE = "Sketched gradients of torch modules"
 
 
 def cnn(device, seed, *, channels, n_train, epochs):
-    """A convolutional network trained on CIFAR-10, its test images and labels."""
+    """Return a convolutional network trained on CIFAR-10, its test images and labels."""
     import torch
     from torch import nn
 
@@ -59,7 +59,7 @@ def _images(rows, device):
 
 
 def transformer(device, seed, *, width, depth, length, steps):
-    """A language model trained for a short time on a Markov chain with several styles, and new sequences."""
+    """Return a language model trained briefly on a Markov chain with several styles, and new sequences."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -102,7 +102,7 @@ def transformer(device, seed, *, width, depth, length, steps):
 
 
 def train(net, X, y, *, epochs, batch=64, rate=3e-3, seed=0):
-    """Train a classifier; the gradients are forgotten."""
+    """Train a classifier and clear its gradients."""
     import torch
     from torch.nn import functional
 
@@ -137,7 +137,7 @@ def trained(name, device, seed):
 
 
 def with_laws(features, *, matrices, shares="own"):
-    """A copy of a fitted map in which all matrices, or all parameters, have one law; with equal shares on request."""
+    """Copy a fitted map and sketch all matrices by one law; shares="equal" gives all parameters equal shares."""
     from copy import copy
 
     from ntkit.features.empirical.plan import shares as share_out
@@ -152,17 +152,17 @@ def with_laws(features, *, matrices, shares="own"):
         start += m
     other = copy(features)
     other._plan = tuple(plan)
-    other.__dict__.pop("_drawn", None)
+    other.__dict__.pop("_cached_sketch", None)
     return other
 
 
 def logra(features, X, y, seed):
-    """Features by two small Gaussian projections of each matrix; vectors as in the map."""
+    """Return features by two small Gaussian projections of each matrix; vectors are sketched as in the map."""
     import torch
 
-    from ntkit.features.empirical.draws import Draws
+    from ntkit.features.empirical.draws import ModuleSketch
 
-    engine, draws = features._engine(None), Draws(features._plan, features._seed)
+    engine, sketch = features._engine(None), ModuleSketch(features._plan, features._seed)
     generator = torch.Generator().manual_seed(seed)
     projections = {}
     for each in features._plan:
@@ -176,7 +176,7 @@ def logra(features, X, y, seed):
 
     def add(use, out):
         if use.name not in projections:
-            return draws.add(use, out)
+            return sketch.add(use, out)
         left, right, offset = use.factors(slice(None))
         to_left, to_right = projections[use.name]
         if not left.is_floating_point():
@@ -184,14 +184,14 @@ def logra(features, X, y, seed):
         else:
             groups, size = left.shape[1], left.shape[3]
             left = left.float() @ to_left[offset : offset + groups * size].view(groups, size, -1)
-        columns = draws.layers[use.name].sketched.columns
+        columns = sketch.layers[use.name].planned.columns
         product = (left.transpose(2, 3) @ (right.float() @ to_right)).sum(1).flatten(1)
         out[:, columns.start : columns.start + product.shape[1]] += product
         return None
 
     parts = []
     for batch in features._rows(X, y, engine).batches(64):
-        Z = torch.zeros(batch.n_rows, draws.n_components, device=engine.device)
+        Z = torch.zeros(batch.n_rows, sketch.n_components, device=engine.device)
         parameters = [each.parameter for each in features._plan]
         with torch.no_grad():
             engine.run(parameters, batch, lambda use, _, Z=Z: add(use, Z))
@@ -200,7 +200,7 @@ def logra(features, X, y, seed):
 
 
 def dense(features, X, y, m, seed):
-    """The Gaussian projection of all weights together, drawn in blocks."""
+    """Return the Gaussian projection of the gradient of all weights, drawn in blocks."""
     import torch
 
     engine = features._engine(None)
@@ -214,7 +214,7 @@ def dense(features, X, y, m, seed):
 
 
 def plain_pass(net, X, y, output):
-    """A forward and backward pass of all rows, with the gradients of weights."""
+    """Run a forward and backward pass of all rows, with the gradients of weights."""
     import torch
 
     from ntkit.features.empirical.outputs import evaluate
@@ -226,7 +226,7 @@ def plain_pass(net, X, y, output):
 
 
 def measure_kernel(network, rows, n_components, device, seeds):
-    """Error over seeds and time of each method."""
+    """Measure the kernel error of each method over seeds."""
     from ntkit import EmpiricalNTKFeatures
 
     net, X, y, output = trained(network, device, 0)
@@ -263,7 +263,7 @@ def measure_kernel(network, rows, n_components, device, seeds):
 
 
 def measure_time(network, rows, n_components, device):
-    """Time of each method relative to a plain forward and backward pass; the networks are hardly trained."""
+    """Measure the time of each method and of a plain forward and backward pass; the networks are barely trained."""
     from ntkit import EmpiricalNTKFeatures
 
     net, X, y, output = trained(network, device, 0)
@@ -281,7 +281,7 @@ def measure_time(network, rows, n_components, device):
 
 
 def digits(seed, n_train=1000):
-    """Images of digits for a small convolutional network."""
+    """Return training and test images of digits and their labels."""
     import torch
     from sklearn.datasets import load_digits
 
@@ -303,7 +303,7 @@ def digit_net(seed):
 
 
 def projected(net, X, y, method, n_components, seed, fit_on):
-    """Features of margins by a method, for each of some sets of rows."""
+    """Return the features of margins by a method, for each set of rows in X."""
     from ntkit import EmpiricalNTKFeatures
 
     features = EmpiricalNTKFeatures(net, n_components=n_components, random_state=seed).fit(*fit_on)
@@ -318,7 +318,7 @@ def projected(net, X, y, method, n_components, seed, fit_on):
 
 
 def measure_flips(n_components, seed, epochs):
-    """Share of flipped labels among the tenth of rows with the largest self-influence."""
+    """Measure the share of flipped labels found in the tenth of rows with the largest self-influence."""
     from ntkit.attribution import TrainingInfluence, residuals
 
     X, y, _, _ = digits(seed)
@@ -343,7 +343,7 @@ def _share(scores, flipped):
 
 @lru_cache(maxsize=1)
 def datamodels(seed, epochs, n_subsets, n_models):
-    """Data, halves of the training rows, margins of networks trained on these, and networks trained on all rows."""
+    """Return data, halves of the training rows, margins of networks trained on them, and networks of all rows."""
     import torch
 
     from ntkit.features.empirical.outputs import evaluate
@@ -364,7 +364,7 @@ def datamodels(seed, epochs, n_subsets, n_models):
 
 
 def measure_lds(n_components, seed, epochs, n_subsets, n_models):
-    """Linear datamodelling score: rank correlation of predicted and true margins of networks trained on halves."""
+    """Measure the linear datamodelling score: rank correlation of predicted and true margins over halves."""
     from scipy.stats import spearmanr
 
     from ntkit.attribution import TrainingInfluence, residuals
@@ -382,7 +382,7 @@ def measure_lds(n_components, seed, epochs, n_subsets, n_models):
 
 
 def measure_few_shot(n_per_class, seed, n_components):
-    """Accuracy on five new digits of ridge regression on features of a network trained on the five others."""
+    """Measure ridge regression on five new digits with features of a network trained on the other five."""
     from sklearn.frozen import FrozenEstimator
 
     from ntkit import EmpiricalNTKFeatures, FeatureRidgeClassifier
@@ -400,6 +400,66 @@ def measure_few_shot(n_per_class, seed, n_components):
         model = FeatureRidgeClassifier(FrozenEstimator(features), random_state=seed).fit(X[rows], y[rows].numpy())
         found[name] = {"accuracy": float(np.mean(np.asarray(model.predict(X_test[new])) == y_test[new].numpy()))}
     return {"methods": found}
+
+
+def measure_uncertainty(n_components, seed, epochs):
+    """Measure probabilities softmax(f(x)/√(1 + s v(x))) with the posterior variance v of a linearized network.
+
+    v(x) = z(x)·(ZᵀZ + α)⁻¹ z(x) for features z of a random combination of the logits, with α and s chosen by the log
+    likelihood of 300 clean held-out images. The corrupted test images are shifted by a pixel and have noise.
+    """
+    import torch
+    from scipy.linalg import cho_factor, cho_solve
+
+    from ntkit import EmpiricalNTKFeatures
+
+    X, y, X_test, y_test = digits(seed)
+    net = train(digit_net(seed), X, y, epochs=epochs, seed=seed)
+    noise = torch.Generator().manual_seed(seed)
+    corrupted = torch.roll(X_test, 1, dims=-1) + 0.3 * torch.randn(X_test.shape, generator=noise)
+    held, parts = slice(0, 300), {"clean": (X_test[300:], y_test[300:]), "corrupted": (corrupted[300:], y_test[300:])}
+
+    def logits(rows):
+        with torch.no_grad():
+            return net(rows).double().numpy()
+
+    found = {"softmax": {}}
+    for name, (rows, labels) in parts.items():
+        found["softmax"] |= _scores(logits(rows), labels.numpy(), name)
+    for method, layers in (("last layer", ["7.weight"]), ("ntkit", None)):
+        features = EmpiricalNTKFeatures(
+            net, n_components=n_components, output="random_logits", layers=layers, random_state=seed
+        ).fit(X)
+        Z = np.asarray(features.transform(X), dtype=np.float64)
+        best = (-np.inf,)
+        for alpha in np.trace(Z.T @ Z) / Z.shape[1] * 10.0 ** np.arange(-6.0, 2.0):
+            factor = cho_factor(Z.T @ Z + alpha * np.eye(Z.shape[1]))
+
+            def variance(rows, factor=factor, alpha=alpha, features=features):
+                z = np.asarray(features.transform(rows), dtype=np.float64)
+                return alpha * np.sum(z * cho_solve(factor, z.T).T, axis=1)
+
+            v, f = variance(X_test[held]), logits(X_test[held])
+            for scale in np.append(0.0, 10.0 ** np.arange(-3, 4, 0.5)) / max(v.mean(), 1e-300):
+                score = _scores(f / np.sqrt(1 + scale * v)[:, None], y_test[held].numpy(), "held")["held_loglik"]
+                best = max(best, (score, scale, variance), key=lambda each: each[0])
+        _, scale, variance = best
+        found[method] = {}
+        for name, (rows, labels) in parts.items():
+            shrunk = logits(rows) / np.sqrt(1 + scale * variance(rows))[:, None]
+            found[method] |= _scores(shrunk, labels.numpy(), name)
+    return {"methods": found}
+
+
+def _scores(f, labels, name):
+    """Mean log likelihood, and the expected calibration error with ten bins of equal size."""
+    f = f - f.max(axis=1, keepdims=True)
+    p = np.exp(f) / np.exp(f).sum(axis=1, keepdims=True)
+    right, confidence = p.argmax(axis=1) == labels, p.max(axis=1)
+    bins = np.array_split(np.argsort(confidence), 10)
+    error = sum(len(b) * abs(right[b].mean() - confidence[b].mean()) for b in bins) / len(labels)
+    likelihood = np.log(np.maximum(p[np.arange(len(labels)), labels], 1e-300)).mean()
+    return {f"{name}_loglik": float(likelihood), f"{name}_ece": float(error)}
 
 
 def kernel_cases(args):
@@ -442,6 +502,12 @@ def few_shot_cases(args):
     return [{"n_per_class": n, "seed": seed, "n_components": 4096} for n in (2, 10, 50) for seed in range(3)]
 
 
+def uncertainty_cases(args):
+    if args.quick:
+        return [{"n_components": 64, "seed": 0, "epochs": 1}]
+    return [{"n_components": 2048, "seed": seed, "epochs": 30} for seed in range(5)]
+
+
 QUESTIONS = {
     "kernel": Question(
         "Error of the kernel", kernel_cases, measure_kernel, "network n_components method error:.4f error/:.2f",
@@ -460,6 +526,10 @@ QUESTIONS = {
     ),
     "few-shot": Question(
         "Accuracy on new classes, digits", few_shot_cases, measure_few_shot, "n_per_class seed method accuracy:.3f"
+    ),
+    "uncertainty": Question(
+        "Log likelihood and calibration error, digits, clean and corrupted", uncertainty_cases, measure_uncertainty,
+        "seed method clean_loglik:.3f clean_ece:.3f corrupted_loglik:.3f corrupted_ece:.3f",
     ),
 }  # fmt: skip
 cases, measure, report = ask(QUESTIONS)
