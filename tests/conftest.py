@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from tests import tiers
 from tests.hostile import verdicts
 
-collect_ignore_glob = ["golden/*.py"]  # they need neural-tangents, in an environment of its own
+collect_ignore_glob = ["golden/*.py"]  # they need neural-tangents, which has a separate environment
 
 # Timings never decide a test: compiled code takes seconds on its first call.
 settings.register_profile(
@@ -25,7 +25,7 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only `make test-all` runs, and what needs a GPU where there is none."""
+    """Deselect tests that only `make test-all` runs, and tests that need a GPU if there is none."""
     marks = [] if tiers.ALL else ["thorough"]
     if any(item.get_closest_marker("gpu") for item in items) and not tiers.has_gpu():
         marks.append("gpu")
@@ -68,12 +68,12 @@ def to_library(request: pytest.FixtureRequest) -> Callable[[Any], Any]:
 
 @pytest.fixture
 def rng() -> np.random.Generator:
-    """Fixed seed unless NTKIT_TEST_SEED says otherwise (the nightly sweep)."""
+    """Return a fixed seed unless NTKIT_TEST_SEED is set (the nightly sweep)."""
     return np.random.default_rng(tiers.SEED)
 
 
 def peak_memory(function: Callable[[], Any]) -> int:
-    """Largest number of bytes held by Python and NumPy during a call, after one call that compiles what it needs."""
+    """Return the peak number of bytes held by Python and NumPy during a call, after a first call that compiles."""
     function()
     tracemalloc.start()
     try:

@@ -116,7 +116,7 @@ def test_bad_input(tmp_path: Path) -> None:
         (lambda: TrainingInfluence(shrinkage=0.0).fit(np.ones((30, 3))), "singular"),
         (lambda: TrainingInfluence().fit(Z * np.nan), "finite"),
         (lambda: TrainingInfluence().fit(torch.from_numpy(Z * np.nan)), "NaN and infinity"),
-        (lambda: TrainingInfluence().fit([Z, Z[:5]]), "equally many rows"),
+        (lambda: TrainingInfluence().fit([Z, Z[:5]]), "the same number of rows"),
         (lambda: TrainingInfluence().fit(Z, np.ones(5)), "'residuals'"),
         (lambda: influence.scores(Z[:, :3]), "components for the checkpoints"),
         (lambda: influence.scores([Z, Z]), "components for the checkpoints"),
@@ -126,5 +126,5 @@ def test_bad_input(tmp_path: Path) -> None:
             call()
     shards = stores.write_shards(tmp_path, "me", lambda start: iter([Z[start:]]), n_rows_per_shard=11)
     shards.paths[-1].unlink()
-    with pytest.raises(ValueError, match="goes on where it was killed"):
+    with pytest.raises(ValueError, match="resumes where it stopped"):
         TrainingInfluence().fit(stores.FeatureShards(tmp_path))

@@ -67,7 +67,7 @@ def test_threads_pass_errors_on():
 
 
 @pytest.mark.parametrize("last_in_first_out", [True, False])
-def test_overlapping_callers_leave_blas_as_it_was(last_in_first_out, monkeypatch):
+def test_overlapping_callers_leave_blas_threads_unchanged(last_in_first_out, monkeypatch):
     monkeypatch.setattr(numba.config, "NUMBA_NUM_THREADS", 2)
     before = blas_threads()
     callers = []
@@ -110,7 +110,7 @@ def test_progress_bar_counts_the_tasks(capsys):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_process_has_threads_of_its_own():
+def test_a_forked_process_has_its_own_threads():
     code = """
 import os
 import numba

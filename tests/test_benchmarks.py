@@ -1,4 +1,4 @@
-"""Experiments: cases measured once and kept, the page of the papers. On copies, so that the tree stays as it is."""
+"""Test experiments (each case is measured once and saved) and the page of the papers, on copies of benchmarks/."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def run(script, *options, timeout=120, **environment):
 
 @pytest.fixture
 def importing(monkeypatch):
-    """Modules of a folder of benchmarks, forgotten afterwards."""
+    """Import modules from a folder of benchmarks; remove them from sys.modules afterwards."""
     ours = ("experiment", "papers", "bench_")
 
     def forget():
@@ -100,7 +100,7 @@ def importing(monkeypatch):
     forget()
 
 
-def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path):
+def test_a_killed_run_resumes_where_it_stopped(tmp_path):
     folder = copied(tmp_path / "benchmarks", "*.py") / "papers"
     folder.mkdir()
     script = folder / "fake.py"
@@ -121,7 +121,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path):
     assert "Squares: 13.50 ± 4.20." in done.stdout
     assert "DOES NOT HOLD: Squares are below 10 (18)" in done.stdout
     content = json.loads(results.read_text())
-    assert [found["case"]["number"] for found in content["runs"]] == [3, 3, 4, 4]  # 13 was not kept
+    assert [found["case"]["number"] for found in content["runs"]] == [3, 3, 4, 4]  # 13 is unavailable
     assert len(content["environments"]) == 1
     assert {"ntkit", "cpu", "python"} <= set(content["environments"][0])
     assert not list(folder.rglob("*.part"))
@@ -129,7 +129,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(tmp_path):
 
 @pytest.fixture
 def fake(tmp_path, importing, monkeypatch):
-    """The framework and an experiment, in this process."""
+    """Import the framework and a fake experiment in this process."""
     folder = copied(tmp_path / "benchmarks", "*.py")
     (folder / "papers").mkdir()
     (folder / "papers" / "fake.py").write_text(FAKE)
@@ -154,7 +154,7 @@ runs.add({"number": 2}, {"square": 4}, {"cpu": "abacus"})
 """
 
 
-def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path, importing):
+def test_a_process_killed_while_writing_leaves_the_old_file(tmp_path, importing):
     file = tmp_path / "results" / "fake.json"
     experiment = importing(BENCHMARKS)("experiment")
     experiment.Runs(file).add({"number": 1}, {"square": 1}, {"cpu": "abacus"})
@@ -167,7 +167,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_the_old_file(tmp_path, 
     assert [path.name for path in file.parent.iterdir()] == ["fake.json"]
 
 
-def test_every_run_keeps_the_environment_it_was_measured_in(fake, monkeypatch):
+def test_each_run_records_its_environment(fake, monkeypatch):
     experiment, fake = fake
     args = experiment.arguments().parse_args([])
     old, new = ({"cpu": cpu, "cores": 1, "ntkit": version} for cpu, version in (("abacus", "1"), ("slide rule", "2")))
@@ -187,8 +187,8 @@ def test_every_run_keeps_the_environment_it_was_measured_in(fake, monkeypatch):
     }
 
 
-def test_runs_of_two_processes_stay(tmp_path, importing):
-    """Each has read the file before the other wrote."""
+def test_runs_of_two_concurrent_processes_are_both_saved(tmp_path, importing):
+    """Both processes read the file before the other one writes."""
     experiment = importing(BENCHMARKS)("experiment")
     both = [experiment.Runs(tmp_path / "fake.json") for _ in range(2)]
     for number, runs in enumerate(both):
@@ -197,7 +197,7 @@ def test_runs_of_two_processes_stay(tmp_path, importing):
     assert [(run["number"], run["hardware"]) for run in runs] == [(0, "GPU 0"), (1, "GPU 1")]
 
 
-def test_quick_runs_are_kept_apart(fake):
+def test_quick_runs_are_saved_separately(fake):
     experiment, fake = fake
     for options in ([], ["--quick"]):
         experiment.perform(fake, experiment.arguments().parse_args(options))
@@ -206,7 +206,7 @@ def test_quick_runs_are_kept_apart(fake):
     assert experiment.results_file(fake, quick=True).parent.name == "quick"
 
 
-def test_again_measures_again_and_keeps_one_of_each(fake):
+def test_again_replaces_saved_runs(fake):
     experiment, fake = fake
     args = experiment.arguments().parse_args([])
     experiment.perform(fake, args)
@@ -218,7 +218,7 @@ def test_again_measures_again_and_keeps_one_of_each(fake):
     assert {found["square"] for found in runs} == {-1}
 
 
-def test_cases_may_be_unavailable_as_a_whole(fake):
+def test_all_cases_can_be_unavailable(fake):
     experiment, fake = fake
 
     def cases(_):
@@ -243,7 +243,7 @@ def test_a_case_that_raises_does_not_stop_the_others(fake, capsys):
     with pytest.raises(experiment.FailedCasesError, match=r"^fake: 3, 1: ZeroDivisionError: by zero$") as caught:
         experiment.perform(fake, args)
     assert caught.value.missing == ["fake: 3, 0: out of memory", "fake: 13, 0: no luck", "fake: 13, 1: no luck"]
-    assert "in sometimes" in capsys.readouterr().err  # where it was
+    assert "in sometimes" in capsys.readouterr().err  # the traceback names the function
     assert [found["number"] for found in experiment.load_runs(fake)] == [4, 4]
 
     fake.measure = measure
@@ -251,13 +251,13 @@ def test_a_case_that_raises_does_not_stop_the_others(fake, capsys):
     assert sorted(found["number"] for found in experiment.load_runs(fake)) == [3, 3, 4, 4]
 
 
-def test_runs_of_another_machine_are_told(fake, monkeypatch, capsys):
+def test_runs_of_another_machine_cause_a_warning(fake, monkeypatch, capsys):
     experiment, fake = fake
     args = experiment.arguments().parse_args([])
     for cpu, warned in (("abacus", False), ("abacus", False), ("slide rule", True)):
         about = {"cpu": cpu, "cores": 1, "accelerator": None}
         monkeypatch.setattr(experiment, "versions", lambda _, about=about: about)
-        experiment.perform(fake, args)  # 13 is always left
+        experiment.perform(fake, args)  # case 13 stays missing, so there is always something to measure
         told = "fake has cpu runs of 1 cores of abacus; this is 1 cores of slide rule" in capsys.readouterr().out
         assert told == warned
 
@@ -267,14 +267,14 @@ def test_a_broken_results_file_is_named(fake):
     file = experiment.results_file(fake)
     file.parent.mkdir()
     file.write_text("{")
-    with pytest.raises(ValueError, match=r"fake\.json is not JSON"):
+    with pytest.raises(ValueError, match=r"fake\.json is not valid JSON"):
         experiment.load_runs(fake)
 
 
 def test_the_device_with_most_runs_decides(importing):
     experiment = importing(BENCHMARKS)("experiment")
     cpu, cuda = ([{"device": device, "seed": seed} for seed in range(3)] for device in ("cpu", "cuda"))
-    assert experiment.fullest([*cuda, *cpu]) == cpu  # the first of equals
+    assert experiment.fullest([*cuda, *cpu]) == cpu  # the first device wins a tie
     assert experiment.fullest([*cuda, *cpu[:2]]) == cuda
     assert experiment.fullest([]) == []
 
@@ -317,12 +317,12 @@ def test_tables_of_methods_and_questions(importing):
     assert report([{**case, **measure(**case)}]).endswith("| speed |\n|---|\n| 1.0 |")
 
 
-# The command for all papers, with experiments of our own.
+# The command for all papers, with fake experiments.
 
 
 @pytest.fixture
 def papers(tmp_path, importing, monkeypatch):
-    """A function: options → exit status; and the module."""
+    """Return the command (a function from options to exit status) and its module."""
     folder = copied(tmp_path / "benchmarks", "*.py", "papers/all.py")
     (folder / "papers" / "ntk_fake.py").write_text(FAKE)
     (folder / "papers" / "power_other.py").write_text(FAKE.replace("(3, 13, 4)", "(2,)").replace("Table 0", "Figure 7"))
@@ -338,22 +338,22 @@ def papers(tmp_path, importing, monkeypatch):
     return command, module
 
 
-def test_the_page_shows_all_that_was_run(papers, tmp_path, capsys):
+def test_the_page_shows_all_runs(papers, tmp_path, capsys):
     command, _ = papers
     assert command("--only", "ntk_fake") == 0
     assert "not measured: ntk_fake: 13, 0: no luck" in capsys.readouterr().out
     page = tmp_path / "docs" / "results" / "papers.md"
     text = page.read_text()
-    assert text.startswith("# The papers' tables and figures, rerun\n\nntkit implements three papers.")
+    assert text.startswith("# The papers' tables and figures, reproduced\n\nntkit implements three papers.")
     for part in (
         "| Zandieh et al., NeurIPS 2021 | Table 0 | squares of \\| numbers | holds in part (1 of 2 claims) |",
         "| Song et al., ICML 2021 | Figure 7 | squares of \\| numbers | not run |",
-        "| Han et al., ICML 2022 | Table 1 | bounds | nothing to rerun; the growth of features is in [bench_zonal.py]",
+        "| Han et al., ICML 2022 | Table 1 | bounds | nothing to measure; [bench_zonal.py]",
         "Squares: 13.50 ± 4.20.",
         "(fake.png)",
         "- ✓ Squares are positive. Here: see above.",
         "- ✗ Squares are below 10. Here: 18.",
-        "did not hold for us\n\n- Table 0, Zandieh et al., NeurIPS 2021: Squares are below 10. Here: 18.",
+        "did not hold here\n\n- Table 0, Zandieh et al., NeurIPS 2021: Squares are below 10. Here: 18.",
         "Not run. The script is [power_other.py](../../benchmarks/papers/power_other.py).",
         "| ntk_fake | 1 | 4 | 0, 1 |",
         "| cpu | abacus |",
@@ -368,18 +368,18 @@ def test_the_page_shows_all_that_was_run(papers, tmp_path, capsys):
     assert "| Figure 7 | squares of \\| numbers | holds |" in page.read_text()
 
 
-def test_quick_runs_have_a_page_of_their_own(papers, tmp_path):
+def test_quick_runs_have_a_separate_page(papers, tmp_path):
     command, _ = papers
     assert command("--quick") == 0
     quick = tmp_path / "benchmarks" / "papers" / "results" / "quick"
     assert "Squares: 10001.00 ± 1.41." in (quick / "papers.md").read_text()
-    assert "the numbers below decide nothing" in (quick / "papers.md").read_text()
+    assert "the numbers below are not meaningful" in (quick / "papers.md").read_text()
     assert "[power_other.py](../../power_other.py)" in (quick / "papers.md").read_text()
     assert (quick / "fake.png").is_file()
     assert not (tmp_path / "docs" / "results").exists()
 
 
-def test_one_that_fails_does_not_stop_the_others(papers, tmp_path, capsys):
+def test_a_failed_experiment_does_not_stop_the_others(papers, tmp_path, capsys):
     command, module = papers
     page = tmp_path / "docs" / "results" / "papers.md"
     fake = import_module("papers.ntk_fake")
@@ -397,14 +397,14 @@ def test_one_that_fails_does_not_stop_the_others(papers, tmp_path, capsys):
     before = page.read_bytes()
     assert command() == 1
     assert "not written" in capsys.readouterr().out
-    assert page.read_bytes() == before  # rather old than incomplete
+    assert page.read_bytes() == before  # an old page is better than an incomplete one
 
     module.NAMES = (*module.NAMES, "ntk_nowhere")
     assert command("--page") == 1
     assert "ModuleNotFoundError" in capsys.readouterr().err
 
 
-def test_a_page_of_nothing(papers, tmp_path):
+def test_a_page_without_runs(papers, tmp_path):
     command, _ = papers
     assert command("--page") == 0
     text = (tmp_path / "docs" / "results" / "papers.md").read_text()
@@ -416,12 +416,12 @@ def test_a_page_of_nothing(papers, tmp_path):
 NAMES = sorted(file.stem for file in (BENCHMARKS / "papers").glob("[a-z]*_*.py"))
 
 
-def test_all_experiments_are_known(importing):
+def test_all_experiments_are_registered(importing):
     assert sorted(importing(BENCHMARKS)("papers.all").NAMES) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reports_of_whole_and_partial_runs(name, importing, tmp_path):
+def test_reports_of_complete_and_partial_runs(name, importing, tmp_path):
     load = importing(BENCHMARKS)
     module = load(f"papers.{name}")
     kind, _, what = module.TITLE.partition(": ")
@@ -436,7 +436,7 @@ def test_reports_of_whole_and_partial_runs(name, importing, tmp_path):
             assert claim.text
             assert claim.evidence
             assert claim.holds in (True, False)
-            assert not claim.text.endswith(".")  # the page puts the stop
+            assert not claim.text.endswith(".")  # the page adds the full stop
             assert not claim.evidence.endswith(".")
     pytest.importorskip("matplotlib")
     for part in (runs[:1], runs[-1:], lacking) if ALL else ():
@@ -468,7 +468,7 @@ def test_experiments_have_cases_measure_and_report(name, importing, tmp_path):
     assert callable(module.measure)
     of_device = {device: module.cases(Namespace(quick=False, device=device)) for device in experiment.DEVICES}
     for cases in (*of_device.values(), module.cases(Namespace(quick=True, device="cpu"))):
-        assert json.loads(json.dumps(cases)) == cases  # else they would be measured again each time
+        assert json.loads(json.dumps(cases)) == cases  # otherwise they would be measured again each time
         assert len({json.dumps(case) for case in cases}) == len(cases)
     kept = json.loads(experiment.results_file(module).read_text())
     for run in kept["runs"]:

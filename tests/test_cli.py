@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import termios
+import warnings
 from importlib.util import find_spec
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ import pandas as pd
 import pytest
 
 import ntkit as package
-from ntkit.cli import comparison, demo, main, page
+from ntkit.cli import comparison, data, demo, main, page
 from ntkit.cli.commands import candidates
 
 SMALL = ["--components", "128", "--time-budget", "5"]
@@ -45,7 +46,7 @@ def run_process(*arguments):
 
 
 def on_a_terminal(*arguments, interrupt="", environment=None):
-    """What a terminal shows of a command, and its exit code; Ctrl-C as soon as it shows `interrupt`."""
+    """Return the terminal output of a command and its exit code; send Ctrl-C as soon as it shows `interrupt`."""
     main_end, other_end = os.openpty()
     termios.tcsetwinsize(other_end, (40, 120))
     process = subprocess.Popen(
@@ -58,7 +59,7 @@ def on_a_terminal(*arguments, interrupt="", environment=None):
     while True:
         try:
             part = os.read(main_end, 65536)
-        except OSError:  # how Linux says that it is over
+        except OSError:  # how Linux signals the end
             break
         if not part:
             break
@@ -103,14 +104,14 @@ def folder(tmp_path_factory):
 def test_fit_predict_and_evaluate_in_processes(folder, tmp_path):
     data, model, predictions = folder / "train.npz", tmp_path / "m.ntkit", tmp_path / "p.csv"
     out = run_process("fit", data, "--target", "y", "--output", model, "--kernel", "ntk", *SMALL)
-    assert "Task: classification, as the target has 3 different whole numbers in 400 rows" in out
+    assert "Task: classification, because the target has 3 distinct whole numbers in 400 rows" in out
     assert "--task regression" in out
-    assert re.search(r"^kernel +rows features +error +alpha seconds$", out, re.M)
+    assert re.search(r"^kernel +round +rows features +error +alpha seconds$", out, re.M)
     assert "Chosen: ntk depth=" in out
     accuracy, constant = map(float, re.search(r"^accuracy +([\d.]+) +([\d.]+)$", out, re.M).groups())
     assert accuracy > 0.85 > constant
     assert model.stat().st_size > 1000
-    assert run_process("predict", model, data, "-o", predictions).startswith("400 predictions:")
+    assert run_process("predict", model, data, "-o", predictions).startswith("Wrote 400 rows to ")
     right = np.mean(pd.read_csv(predictions)["prediction"] == np.load(data)["y"])
     report = json.loads(run_process("evaluate", model, data, "--target", "y", "--json"))
     assert report["scores"]["accuracy"] == right > 0.85
@@ -151,7 +152,15 @@ class TestFit:
         fixed = {"linear", "ntk depth=7", "ntk depth=7 bias=0", "gaussian lengthscale=2.5"}
         assert set(found) == fixed | {"learned"}
 
-    def test_quiet_prints_nothing(self, ntkit, folder, tmp_path):
+    def test_every_kernel_has_candidates(self):
+        """The Gaussian kernel once had none without a length scale."""
+        for kernel, n_candidates in (("ntk", 2), ("gaussian", 4), ("linear", 1)):
+            found = candidates(kernel, None, None, 9)
+            assert len(found) == n_candidates
+            assert all(name.startswith(kernel) for name in found)
+        assert list(candidates("gaussian", None, 2.0, 9)) == ["gaussian lengthscale=2"]
+
+    def test_quiet_suppresses_all_output(self, ntkit, folder, tmp_path):
         done = ntkit("fit", folder / "train.npz", "-t", "y", "-o", tmp_path / "m", "-q", "--kernel", "linear", *SMALL)
         assert (done.out, done.err) == ("", "")
 
@@ -172,7 +181,7 @@ class TestFit:
             (["--drop", "price"], "is the target and cannot be dropped"),
             (["--drop", "id", "--output", "nowhere/m"], "folder 'nowhere' for the output does not exist"),
             (["--drop", "id", "--target", "sort", "--task", "regression"], "Regression needs numbers"),
-            (["--drop", "id", "--task", "classification"], "400 classes in 400 rows: too many"),
+            (["--drop", "id", "--task", "classification"], "400 classes in 400 rows, which is too many"),
         ],
     )
     def test_errors_in_data(self, ntkit, folder, tmp_path, options, what):
@@ -183,9 +192,9 @@ class TestFit:
     @pytest.mark.parametrize(
         ("rows", "what"),
         [
-            ("1,no\n2,no\n", "two classes or more"),
+            ("1,no\n2,no\n", "at least two classes"),
             ("1,2.5\n2,3.5\n", "too few to hold some out"),
-            ("1,2.5\n2,\n", "missing in 1 of 2 rows, first in row 1 .* Say --drop-missing-target"),
+            ("1,2.5\n2,\n", "missing in 1 of 2 rows, first in row 1 .* Use --drop-missing-target"),
         ],
     )
     def test_targets_that_cannot_be_learned(self, ntkit, tmp_path, rows, what):
@@ -193,7 +202,7 @@ class TestFit:
         done = ntkit("fit", tmp_path / "a.csv", "-t", "y", "-o", tmp_path / "m", code=1)
         assert re.match(f"error: .*a.csv'.*{what}", done.err)
 
-    def test_missing_targets_can_be_left_out(self, ntkit, tmp_path):
+    def test_rows_with_missing_targets_can_be_dropped(self, ntkit, tmp_path):
         (tmp_path / "a.csv").write_text("a,y\n" + "1,2.5\n2,3.5\n3,1.5\n4,\n" * 10)
         options = ("--drop-missing-target", "--kernel", "linear", "--json")
         done = ntkit("fit", tmp_path / "a.csv", "-t", "y", "-o", tmp_path / "m", *options)
@@ -202,14 +211,16 @@ class TestFit:
     @pytest.mark.parametrize(
         ("options", "what"),
         [
-            (["--test", "1"], "--test must be 0 or more and less than 1. Got 1."),
+            (["--test", "1"], "--test must be at least 0 and less than 1. Got 1."),
             (["--components", "0"], "'--components'"),
             (["--components", "many"], "'--components'"),
             (["--task", "ranking"], "'--task'"),
-            (["--kernel", "linear", "--depth", "2"], "--depth is for --kernel ntk, not linear"),
-            (["--kernel", "ntk", "--lengthscale", "2"], "--lengthscale is for --kernel gaussian, not ntk"),
+            (["--kernel", "linear", "--depth", "2"], "--depth applies to --kernel ntk, not to linear"),
+            (["--kernel", "ntk", "--lengthscale", "2"], "--lengthscale applies to --kernel gaussian, not to ntk"),
             (["--lengthscale", "-1"], "--lengthscale must be positive"),
             (["--colour"], "--colour"),
+            (["--plot", "p.pdf"], "--plot must end in .png. Got 'p.pdf'."),
+            (["--output", "-"], "Only 'predict' writes to standard output."),
         ],
     )
     def test_errors_in_usage(self, ntkit, folder, tmp_path, options, what):
@@ -218,15 +229,36 @@ class TestFit:
         assert "ntkit fit --help" in done.err
         assert done.out == ""
 
-    def test_identifiers_are_left_out_with_a_note(self, ntkit, folder, tmp_path):
+    def test_identifiers_are_dropped_with_a_note(self, ntkit, folder, tmp_path):
         arguments = ("fit", folder / "train.csv", "-t", "price", "-o", tmp_path / "m", "--kernel", "linear", *SMALL)
         done = ntkit(*arguments)
         assert re.match(r"note: The column 'id' has 400 different values.* --drop 'id'\.$", done.err, re.M)
         quiet = ntkit(*arguments, "--force", "--quiet")
         assert (quiet.out, quiet.err) == ("", "")
 
-    def test_trees_beside_the_model(self, ntkit, tmp_path):
-        """On steps trees are better, and the report says so; on a line they are not."""
+    def test_a_model_without_importances_makes_no_plot(self, ntkit, folder, tmp_path):
+        """The model and the report are not lost."""
+        options = ("--kernel", "linear", "--plot", tmp_path / "p.png", *SMALL)
+        done = ntkit("fit", folder / "train.npz", "-t", "y", "-o", tmp_path / "m", *options)
+        assert done.err == "note: There is no plot: the chosen model, linear, has no column importances.\n"
+        assert "Chosen: linear" in done.out
+        assert os.listdir(tmp_path) == ["m"]
+
+    @pytest.mark.parametrize(
+        ("values", "line"),
+        [
+            (["1", "2"], r"has 2 distinct whole numbers in 80 rows \(otherwise use --task regression\)\."),
+            (["a", "b"], r"Task: classification, because the target is text\."),
+            (["0.5", "1.5"], r"Task: regression, because the target has fractions\."),
+        ],
+    )
+    def test_another_task_is_suggested_only_if_it_makes_sense(self, ntkit, tmp_path, values, line):
+        pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0] * 20, "y": values * 40}).to_csv(tmp_path / "a.csv", index=False)
+        out = ntkit("fit", tmp_path / "a.csv", "-t", "y", "-o", tmp_path / "m", "--kernel", "linear", *SMALL).out
+        assert re.search(f"{line}$", out, re.M)
+
+    def test_report_compares_the_model_with_trees(self, ntkit, tmp_path):
+        """On a step function trees are better, and the report says so; on a line they are not."""
         rng = np.random.default_rng(0)
         X = rng.uniform(-3, 3, (600, 2))
         steps, line = np.floor(2 * X[:, 0]) + 5.0 * (X[:, 1] > 0.5), X[:, 0] + 0.01 * X[:, 1]
@@ -234,10 +266,10 @@ class TestFit:
         fit = ("fit", tmp_path / "a.npz", "--kernel", "ntk", "-f", "-o", tmp_path / "m", *SMALL, "-t")
         out = ntkit(*fit, "steps", "--task", "regression").out
         assert re.search(r"^on held-out rows +model +constant HistGradientBoosting$", out, re.M)
-        assert "Trees are better on these rows: consider scikit-learn's HistGradientBoosting." in out
-        assert "Trees are better" not in ntkit(*fit, "line").out
+        assert "Gradient-boosted trees are better on these rows: consider scikit-learn's HistGradientBoosting." in out
+        assert "trees are better" not in ntkit(*fit, "line").out
         compare = ("compare", tmp_path / "a.npz", "-t", "steps", "--components", "4", "--max-exact", "0")
-        assert "Trees are better on these rows than all kernels: " in ntkit(*compare).out
+        assert "Gradient-boosted trees are better on these rows than all kernels: " in ntkit(*compare).out
 
     def test_classes_that_look_like_numbers(self, ntkit, tmp_path):
         pd.DataFrame({"a": [1.0, 2.0, 3.0, 4.0] * 20, "y": ["007", "007", "01", "01"] * 20}).to_csv(
@@ -249,7 +281,7 @@ class TestFit:
         report = ntkit("evaluate", tmp_path / "m", tmp_path / "a.csv", "-t", "y", "--json").report
         assert report["scores"]["accuracy"] == 1
 
-    def test_tables_as_they_are(self, ntkit, tmp_path):
+    def test_raw_tables(self, ntkit, tmp_path):
         """Dates, decimal commas, a comma in a name, missing values."""
         rng = np.random.default_rng(0)
         days = pd.date_range("2023-01-01", periods=300, freq="29h")
@@ -309,8 +341,8 @@ class TestPredict:
     @pytest.mark.parametrize(
         ("model", "data", "options", "what"),
         [
-            ("price.ntkit", "train.csv", ["--proba"], "--proba is for classification"),
-            ("sort.ntkit", "train.csv", ["--std"], "--std is for regression"),
+            ("price.ntkit", "train.csv", ["--proba"], "--proba needs a classification model"),
+            ("sort.ntkit", "train.csv", ["--std"], "--std needs a regression model"),
             ("none", "train.csv", [], "no file"),
             (
                 "train.csv",
@@ -343,7 +375,7 @@ class TestPredict:
         assert done.err == f"error: {text}\n"
 
     def test_standard_input_and_output(self, folder):
-        """In a process: columns as they were, then the predictions."""
+        """In a separate process: the columns are unchanged, followed by the predictions."""
         table = (folder / "train.csv").read_bytes()
         command = [sys.executable, "-m", "ntkit", "predict", str(folder / "price.ntkit"), "-", "--keep"]
         done = subprocess.run(command, input=table, capture_output=True, timeout=300)
@@ -359,7 +391,7 @@ class TestPredict:
             ("train.parquet", (b"", b""), 0, "^$"),
             ("train.csv", (b",x,", b",z,"), 0, r"^note: Values that fit has not seen in the column 'code' \('z'\)"),
             ("train.csv", (b"width,age", b",age"), 1, r"note: The first column of standard input.*\nerror: .*lacks"),
-            ("train.csv", (b",small\n", b"\n"), 1, r"^error: Line \d+ of Standard input has 5 fields, where the first"),
+            ("train.csv", (b",small\n", b"\n"), 1, r"^error: Line \d+ of standard input has 5 fields, but the first"),
         ],
     )
     def test_kinds_of_standard_input(self, ntkit, folder, monkeypatch, name, change, code, err):
@@ -371,6 +403,25 @@ class TestPredict:
         assert re.match(err, done.err, re.S)
         assert len(done.out.splitlines()) == (0 if code else 401)
 
+    def test_arrays_from_standard_input_have_no_columns_to_keep(self, ntkit, folder, tmp_path, monkeypatch):
+        ntkit("fit", folder / "train.npz", "-t", "y", "-o", tmp_path / "m", "--kernel", "linear", *SMALL)
+        given = io.TextIOWrapper(io.BytesIO((folder / "train.npz").read_bytes()))
+        monkeypatch.setattr(sys, "stdin", given)
+        done = ntkit("predict", tmp_path / "m", "-", "--keep", code=1)
+        assert done.err == "error: Standard input has arrays, not named columns, so --keep cannot be used.\n"
+
+    def test_memory_follows_the_size_of_the_model(self, tmp_path, monkeypatch):
+        """Models with many statistics are larger than what `load` takes by default."""
+        limits = []
+        monkeypatch.setattr(
+            "ntkit.persistence.load", lambda _, memory_limit: limits.append(memory_limit) or SimpleNamespace(predict=1)
+        )
+        for n_bytes in (1000, 2**33):
+            with open(tmp_path / "m", "wb") as file:
+                file.truncate(n_bytes)  # a sparse file
+            data.load_model(tmp_path / "m")
+        assert limits == [2**32, 2**35]
+
     def test_quiet_prints_no_notes(self, ntkit, folder, tmp_path):
         (tmp_path / "a.csv").write_bytes((folder / "train.csv").read_bytes().replace(b",x,", b",z,"))
         done = ntkit("predict", folder / "price.ntkit", tmp_path / "a.csv", "-o", tmp_path / "p.csv", "--quiet")
@@ -378,7 +429,7 @@ class TestPredict:
 
     def test_json_and_predictions_do_not_share_standard_output(self, ntkit, folder):
         done = ntkit("predict", folder / "price.ntkit", folder / "train.csv", "--json", code=2)
-        assert "--json prints to standard output" in done.err
+        assert "--json and the predictions cannot both go to standard output" in done.err
 
     def test_a_reader_that_leaves(self, folder):
         command = f"{sys.executable} -m ntkit predict price.ntkit train.csv | head -n 1"
@@ -392,14 +443,15 @@ class TestPredict:
         assert done.out == ""
 
     def test_labels_like_formulas(self, ntkit, tmp_path):
-        """They are written as they are, with a note."""
+        """They are written unchanged, with a note."""
         label = "=cmd|' /C calc'!A0"
         frame = pd.DataFrame({"a": [1.0, 2.0] * 20, "y": [label, "-1.5x"] * 20})
         frame.to_csv(tmp_path / "a.csv", index=False)
         ntkit("fit", tmp_path / "a.csv", "-t", "y", "-o", tmp_path / "m", "--kernel", "linear", *SMALL)
         done = ntkit("predict", tmp_path / "m", tmp_path / "a.csv", "-o", tmp_path / "p.csv")
-        assert "begin like formulas, which spreadsheets run. Import the file as text there." in done.err
+        assert "begin like formulas, which spreadsheets run. Import the file as text." in done.err
         assert pd.read_csv(tmp_path / "p.csv")["prediction"].tolist() == frame["y"].tolist()
+        assert ntkit("predict", tmp_path / "m", tmp_path / "a.csv", "-o", tmp_path / "p.parquet").err == ""
 
     def test_endings(self, ntkit, folder, tmp_path):
         done = ntkit("predict", folder / "price.ntkit", folder / "train.csv", "-o", tmp_path / "p.txt", code=2)
@@ -407,7 +459,7 @@ class TestPredict:
 
 
 class TestOutputs:
-    """What a command replaces: never its inputs, other files only if told so."""
+    """A command never replaces its inputs, and other files only with an option."""
 
     DISGUISES = ("itself", "dots", "symbolic link", "hard link", "linked folder")
 
@@ -449,7 +501,7 @@ class TestOutputs:
         predict = ("predict", folder / "price.ntkit", folder / "train.csv")
         for command in (fit, predict):
             done = ntkit(*command, "-o", output, code=2)
-            assert re.search(r"^error: .*p.csv' exists. Say --force to replace it", done.err, re.M)
+            assert re.search(r"^error: .*p.csv' exists. Use --force to replace it", done.err, re.M)
             assert output.read_text() == "old"
         ntkit(*predict, "-o", link, "--force")
         assert len(pd.read_csv(output)) == 400
@@ -478,8 +530,8 @@ class TestOutputs:
         assert "No space left" in ntkit(*compare, tmp_path / "new" / "folder", code=1).err
         assert os.listdir(tmp_path) == ["p.csv"]
 
-    def test_temporary_files_have_names_of_their_own(self, ntkit, folder, tmp_path, monkeypatch):
-        """Two commands at once may write the same output."""
+    def test_temporary_files_have_unique_names(self, ntkit, folder, tmp_path, monkeypatch):
+        """Two concurrent commands may write the same output."""
         during = []
         fsync = os.fsync
         monkeypatch.setattr(os, "fsync", lambda number: (during.extend(os.listdir(tmp_path)), fsync(number)))
@@ -495,11 +547,11 @@ class TestOutputs:
         for name in ("comparison.png", "comparison.html"):
             content = (tmp_path / name).read_bytes()
             (tmp_path / name).write_text("my own")
-            assert f"{name}' exists. Say --force" in ntkit(*compare, "-o", tmp_path, code=2).err
+            assert f"{name}' exists. Use --force" in ntkit(*compare, "-o", tmp_path, code=2).err
             assert (tmp_path / name).read_text() == "my own"
             (tmp_path / name).write_bytes(content)
         (tmp_path / "digits.png").write_text("my own")
-        assert "digits.png' exists. Say --force" in ntkit("demo", "-o", tmp_path, code=2).err
+        assert "digits.png' exists. Use --force" in ntkit("demo", "-o", tmp_path, code=2).err
         figure = demo.plot([{"method": "m", "chosen": "c", "accuracy": 0.5, "fit_seconds": 1.0}] * 4)
         page.write_files(tmp_path, {"digits.png": page.as_png(figure)})
         assert page.is_ours(tmp_path / "digits.png")
@@ -514,7 +566,7 @@ class TestOutputs:
         assert os.listdir(tmp_path) == ["file"]
 
     def test_tables_are_printed_without_matplotlib(self, ntkit, folder, tmp_path, monkeypatch):
-        """The note comes before the work; what needs no plot is done."""
+        """The note comes before the work; steps that need no plot are done."""
         monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
         notes = []
         compared = comparison.compare
@@ -523,11 +575,12 @@ class TestOutputs:
         done = ntkit(
             "compare", folder / "train.npz", "-t", "y", "--components", "8", "--max-exact", "0", "-o", tmp_path
         )
-        assert "No plot will be made, as matplotlib is missing: pip install 'ntkit[plot]'" in notes[0]
+        assert "There will be no plot, as matplotlib is missing: pip install 'ntkit[plot]'" in notes[0]
         assert notes[1:] == ["work"]
         assert "Smallest error:" in done.out
         assert os.listdir(tmp_path) == ["comparison.html"]
         assert "<img" not in (tmp_path / "comparison.html").read_text(encoding="utf-8")
+        monkeypatch.setattr("ntkit.cli.demo_rows.ROWS", (100,))
         monkeypatch.setattr(demo, "candidates", lambda *_: {"linear": {"": lambda *_: lambda X: np.zeros(len(X))}})
         done = ntkit("demo", "-o", tmp_path / "new")
         assert "linear" in done.out
@@ -553,13 +606,13 @@ class TestEvaluate:
         frame.loc[:9, "sort"] = "huge"
         frame.to_csv(tmp_path / "a.csv", index=False)
         done = ntkit("evaluate", folder / "sort.ntkit", tmp_path / "a.csv", "-t", "sort")
-        assert "10 rows are of classes that the model has not seen" in done.out
+        assert "10 rows have classes that the model has not seen; they count as errors" in done.out
 
     @pytest.mark.parametrize(
         ("options", "what", "code"),
         [
             (["-t", "Price"], "has no column 'Price'. Did you mean 'price'?", 1),
-            (["-t", "sort"], "has learned numbers", 1),
+            (["-t", "sort"], "The model predicts numbers", 1),
             ([], "Missing option", 2),
         ],
     )
@@ -606,7 +659,7 @@ class TestCompare:
         y = y if task == "regression" else (y > 0.5).astype(int)
 
         def exact(order):
-            rows = comparison.Split(X[order], y[order], X[::6], y[::6])
+            rows = comparison.TrainTest(X[order], y[order], X[::6], y[::6])
             found = [r for r in comparison.compare(rows, task, [8]) if r["map"] == "exact"]
             return [(r["alpha"], r["error"]) for r in found]
 
@@ -627,7 +680,8 @@ class TestCompare:
                 (["--components", value], "--components must be positive whole", 2)
                 for value in ("a", "0,1", "", "1,-2")
             ],
-            (["--test", "0"], "--test must be more than 0", 2),
+            (["--test", "0"], "--test must be greater than 0", 2),
+            (["--output", "-"], "Only 'predict' writes to standard output. Name a folder.", 2),
             (["-t", "z"], "has no array 'z'", 1),
         ],
     )
@@ -658,6 +712,26 @@ class TestMain:
         assert done.err.startswith("note: The first column")
         assert done.report["n_rows"] == 400
 
+    @pytest.mark.parametrize(
+        ("library", "command_line"),
+        [
+            ("It looks like a key. Leave it out: frame.drop(columns=['id']).",
+             "It looks like a key. Leave it out: --drop 'id'."),
+            ("'m' needs too much memory. Raise memory_limit=9 if you trust the file.", "'m' needs too much memory."),
+            ("Alpha is small. Scale the columns by sklearn.preprocessing.StandardScaler.", "Alpha is small."),
+            ("The file 'ntkit.csv' of the folder 'sklearn' is empty.",) * 2,
+            ("Pass memory_limit=9.",) * 2,  # nothing else would be left
+        ],
+    )  # fmt: skip
+    def test_messages_recommend_no_python(self, ntkit, monkeypatch, library, command_line):
+        def fail(**_):
+            warnings.warn(library, stacklevel=1)
+            raise ValueError(library)
+
+        monkeypatch.setattr("ntkit.cli.commands.evaluate", fail)
+        done = ntkit("evaluate", "a", "b", "-t", "c", code=1)
+        assert done.err == f"note: {command_line}\nerror: {command_line}\n"
+
     def test_interrupt(self, ntkit, monkeypatch):
         def stop(**_):
             raise KeyboardInterrupt
@@ -671,8 +745,9 @@ class TestMain:
         arguments = ("fit", str(folder / "train.csv"), "-t", "price", "-o", str(tmp_path / "m"), "--drop", "id")
         screen, code = on_a_terminal(*arguments, "--kernel", "linear", *SMALL)
         assert code == 0
-        phases = [p for p in ("search", "final fit", "Table: 400 rows") if p in screen]
-        assert phases == ["search", "final fit", "Table: 400 rows"]
+        places = [screen.find(text) for text in ("search ", "test ", "final fit ", "Table: 400 rows")]
+        assert places == sorted(places)
+        assert places[0] >= 0
         assert re.search(r"search +\d+%\|.*\| about \d:\d\d left", screen)
         (tmp_path / "m").unlink()
         screen, code = on_a_terminal(*arguments, "--time-budget", "60", interrupt="left")
@@ -693,7 +768,7 @@ class TestMain:
         assert text not in on_a_terminal(*command, environment=empty)[0]
 
     def test_termination(self, ntkit, monkeypatch):
-        """Temporary files are removed on the way out."""
+        """Temporary files are removed on exit."""
         monkeypatch.setattr("ntkit.cli.commands.evaluate", lambda **_: signal.raise_signal(signal.SIGTERM))
         before = signal.getsignal(signal.SIGTERM)
         assert ntkit("evaluate", "a", "b", "-t", "c", code=143).err == "error: terminated\n"

@@ -1,4 +1,4 @@
-"""Loaders. What needs files is skipped where NTKIT_DATA names no folder that has them."""
+"""Loaders. Tests that need files are skipped if they are not in the folder NTKIT_DATA."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ FILES = {"abalone": "uci_abalone", "california_housing": "california_housing", "
 
 
 def each(names):
-    """As parameters; those that take seconds to read only in the large suite."""
+    """Data sets as parameters; those that take seconds to read only in the large suite."""
     return [pytest.param(name, marks=thorough) if name in LARGE else name for name in names]
 
 
@@ -97,12 +97,12 @@ OWN = [name for name in dataset_names() if access(name) == "own file"]
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_data_sets_that_cannot_be_had_here_say_where_they_are(name, tmp_path, monkeypatch):
+def test_unavailable_data_sets_say_where_to_get_them(name, tmp_path, monkeypatch):
     monkeypatch.delenv("NTKIT_DATA", raising=False)
     with pytest.raises(FileNotFoundError) as caught:
         load_dataset(name, data_home=tmp_path)
     told, origin = str(caught.value), datasets._ORIGINS[name]
-    for part in ("cannot be downloaded", "https://", origin.page, origin.files, origin.arrays, str(tmp_path)):
+    for part in ("cannot download", "https://", origin.page, origin.files, origin.arrays, str(tmp_path)):
         assert part in told
     assert datasets._SOURCES[name].files[0] in told
 
@@ -151,14 +151,14 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", each(COUNTS))
-def test_classes_are_as_many_as_published(name):
+def test_number_of_classes_is_as_published(name):
     np.testing.assert_array_equal(np.bincount(load(name).y), COUNTS[name])
 
 
 @pytest.mark.parametrize(
     ("name", "low", "high"), [("protein", 4.9, 5.4), ("california_housing", 0.65, 0.8), ("abalone", 2.0, 2.4)]
 )
-def test_targets_belong_to_their_rows(name, low, high):
+def test_targets_match_their_rows(name, low, high):
     """RMSE of a linear model on every fifth row, as published."""
     data = load(name)
     test = np.arange(len(data.X)) % 5 == 0
@@ -170,7 +170,7 @@ def test_targets_belong_to_their_rows(name, low, high):
 @pytest.mark.parametrize(
     ("name", "accuracy"), [("pendigits", 0.977), pytest.param("mnist", 0.936, marks=thorough), ("shuttle", 0.999)]
 )
-def test_test_parts_belong_to_their_training_parts(name, accuracy):
+def test_test_sets_match_their_training_sets(name, accuracy):
     """Of the nearest neighbour: deterministic, 0.936 on the first 20000 and 2000 digits of MNIST, chance is 0.1."""
     data = load(name)
     n, m = (20000, 2000) if name == "mnist" else (len(data.X), len(data.X_test))
@@ -292,7 +292,7 @@ def table_text(name, rows, missing=""):
 
 @pytest.fixture
 def _any_length(monkeypatch):
-    """Tables of a few rows are taken for whole ones."""
+    """Accept tables of a few rows as complete."""
     for name in TABLES:
         source = datasets._SOURCES[name]
         monkeypatch.setitem(datasets._SOURCES, name, replace(source, table=replace(source.table, n_rows=None)))
@@ -327,7 +327,7 @@ def test_tables_cut_short_are_refused(name, tmp_path):
     table = datasets._SOURCES[name].table
     (tmp_path / table.file).write_text(table_text(name, table_rows(name)))
     rows = {"ct_slices": 53500, "protein": 45730, "year": 515345}[name]
-    with pytest.raises(ValueError, match=rf"is not the file that .* has \(7 rows where {rows} were expected\)"):
+    with pytest.raises(ValueError, match=rf"is not the file from .* \(7 rows instead of {rows}\)"):
         load_dataset(name, data_home=tmp_path)
 
 
@@ -337,7 +337,7 @@ def test_tables_without_rows_are_refused(name, tmp_path):
     rows = table_rows(name)
     for text in ("", table_text(name, rows[:0]), table_text(name, np.full_like(rows, np.nan), "nan")):
         (tmp_path / table.file).write_text(text)
-        with pytest.raises(ValueError, match=r"is not the file that .* has \(no row without gaps\)"):
+        with pytest.raises(ValueError, match=r"is not the file from .* \(no complete row\)"):
             load_dataset(name, data_home=tmp_path)
 
 
@@ -379,12 +379,12 @@ def test_broken_tables(name, tmp_path):
     whole = table_text(name, table_rows(name))
     for text in (whole[: -3 * len(whole) // 20], "a,b\nc,d\n", "1,2\n3,4\n"):
         path.write_text(text)
-        with pytest.raises(ValueError, match=rf"{re.escape(str(path))} is not the file that {page} has \("):
+        with pytest.raises(ValueError, match=rf"{re.escape(str(path))} is not the file from {page} \("):
             load_dataset(name, data_home=tmp_path)
     path.unlink()
     path = tmp_path / table.archives[0]
     path.write_bytes(b"nothing")
-    with pytest.raises(ValueError, match=rf"is not the file that {page} has \(File is not a zip file"):
+    with pytest.raises(ValueError, match=rf"is not the file from {page} \(File is not a zip file"):
         load_dataset(name, data_home=tmp_path)
 
 
@@ -397,7 +397,7 @@ def test_damaged_archives(damage, tmp_path):
         archive.writestr(table.file, table_text("year", table_rows("year")))
     assert len(load_dataset("year", data_home=tmp_path).X) == 7
     content = bytearray(path.read_bytes())
-    contents = content.rindex(b"PK\x01\x02")  # the list of what is in it
+    contents = content.rindex(b"PK\x01\x02")  # the list of its contents
     if damage == "bytes":
         start = 30 + len(table.file)
         content[start : start + 20] = b"\xff" * 20
@@ -410,7 +410,7 @@ def test_damaged_archives(damage, tmp_path):
     else:
         del content[-30:]
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"txt\.zip is not the file that .*Get it anew"):
+    with pytest.raises(ValueError, match=r"txt\.zip is not the file from .*Download it again"):
         load_dataset("year", data_home=tmp_path)
 
 
@@ -419,7 +419,7 @@ def test_archives_of_other_things_are_passed_over(tmp_path, monkeypatch):
     table, rows = datasets._SOURCES["workloads"].table, table_rows("workloads")
     with zipfile.ZipFile(tmp_path / "datasets.zip", "w") as archive:
         archive.writestr("other.csv", "1,2\n")
-    with pytest.raises(FileNotFoundError, match=r"and, with it inside, datasets\.zip and"):
+    with pytest.raises(FileNotFoundError, match=r"and archives that contain it \(datasets\.zip, "):
         load_dataset("workloads", data_home=tmp_path)
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / table.file).write_text(table_text("workloads", rows))
@@ -431,7 +431,7 @@ def test_archives_of_other_things_are_passed_over(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_messages_say_where_tables_come_from(name, tmp_path, monkeypatch):
+def test_messages_name_the_source_of_tables(name, tmp_path, monkeypatch):
     monkeypatch.delenv("NTKIT_DATA", raising=False)
     table = datasets._SOURCES[name].table
     with pytest.raises(FileNotFoundError) as caught:
@@ -441,16 +441,16 @@ def test_messages_say_where_tables_come_from(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("offline")
-def test_messages_say_what_was_looked_for_and_what_to_do(tmp_path, monkeypatch):
+def test_messages_name_the_missing_file_and_the_remedy(tmp_path, monkeypatch):
     monkeypatch.setenv("NTKIT_DATA", str(tmp_path / "b"))
     with pytest.raises(FileNotFoundError) as caught:
         load_dataset("protein", data_home=tmp_path / "a")
     for part in ("'protein'", "uci_protein.npz", str(tmp_path / "a"), str(tmp_path / "b"), "data_home", "NTKIT_DATA"):
         assert part in str(caught.value)
-    for part in ("cannot be downloaded", "CASP.csv", "https://archive.ics.uci.edu/dataset/265"):
+    for part in ("cannot download", "CASP.csv", "https://archive.ics.uci.edu/dataset/265"):
         assert part in str(caught.value)
     monkeypatch.delenv("NTKIT_DATA")
-    with pytest.raises(FileNotFoundError, match=r"looked for uci_connect4.npz in no folder, as none was given"):
+    with pytest.raises(FileNotFoundError, match=r"looked for uci_connect4.npz in no folder, because none was given"):
         load_dataset("connect4")
     for name in FETCHED:
         with pytest.raises(FileNotFoundError, match=r"Downloading it failed.*no connection.*internet.*NTKIT_DATA"):
@@ -468,21 +468,21 @@ def test_broken_files(tmp_path):
     path = tmp_path / "uci_abalone.npz"
     for content in (b"", b"nothing", b"PK\x03\x04broken"):
         path.write_bytes(content)
-        with pytest.raises(ValueError, match=r"uci_abalone\.npz is no \.npz file"):
+        with pytest.raises(ValueError, match=r"uci_abalone\.npz is not an \.npz file"):
             load_dataset("abalone", data_home=tmp_path)
     with path.open("wb") as stream:
         np.save(stream, np.zeros(3))  # one array, not several
-    with pytest.raises(ValueError, match=r"uci_abalone\.npz is no \.npz file"):
+    with pytest.raises(ValueError, match=r"uci_abalone\.npz is not an \.npz file"):
         load_dataset("abalone", data_home=tmp_path)
     np.savez(path, X=np.array([{}], dtype=object), y=np.zeros(1))
-    with pytest.raises(ValueError, match=r"uci_abalone\.npz is no \.npz file of plain arrays"):
+    with pytest.raises(ValueError, match=r"uci_abalone\.npz is not an \.npz file of plain arrays"):
         load_dataset("abalone", data_home=tmp_path)
     np.savez(path, X=np.zeros((1, 10)))
-    with pytest.raises(ValueError, match=r"uci_abalone\.npz: no array 'y' there"):
+    with pytest.raises(ValueError, match=r"uci_abalone\.npz: there is no array 'y'"):
         load_dataset("abalone", data_home=tmp_path)
 
 
-# What scikit-learn gets equals the files: OpenML and StatLib are played from these.
+# scikit-learn's loaders give the content of the files: these replace OpenML and StatLib.
 
 
 def played(name, monkeypatch):
@@ -531,7 +531,7 @@ def played(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", each(FETCHED))
-def test_what_is_fetched_equals_the_files(name, monkeypatch, tmp_path):
+def test_fetched_data_equal_the_files(name, monkeypatch, tmp_path):
     expected = load(name)
     homes = played(name, monkeypatch)
     monkeypatch.delenv("NTKIT_DATA")
@@ -552,7 +552,7 @@ def test_another_data_set_of_the_same_name_is_not_taken(monkeypatch):
     frame = pd.DataFrame({"Sex": ["M", "F"], "Length": [1.0, 2.0]})
     monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda *_, **__: (frame, pd.Series([1, 2])))
     monkeypatch.delenv("NTKIT_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match=r"rows of shape \(2, 4\) came where \(4177, 10\) were expected"):
+    with pytest.raises(FileNotFoundError, match=r"rows have shape \(2, 4\) instead of \(4177, 10\)"):
         load_dataset("abalone")
 
 
@@ -571,5 +571,5 @@ def test_images_in_another_order_are_not_taken(fault, monkeypatch):
     frame, target = pd.DataFrame(images.reshape(60000, 3072)), pd.Series(labels.astype(str))
     monkeypatch.setattr(sklearn.datasets, "fetch_openml", lambda *_, **__: (frame, target))
     monkeypatch.delenv("NTKIT_DATA", raising=False)
-    with pytest.raises(FileNotFoundError, match="the images came in another order"):
+    with pytest.raises(FileNotFoundError, match="the order of the images differs"):
         load_dataset("cifar10")

@@ -177,7 +177,7 @@ def test_bad_features():
 
 
 def test_indefinite_matrices():
-    """An eigenvalue −2 is no rounding error: the matrix is no kernel matrix, and both say so."""
+    """An eigenvalue of −2 is not a rounding error: the matrix is not a kernel matrix, and both functions raise."""
     K = np.diag([5.0, -2.0])
     with pytest.raises(ValueError, match=r"positive definite.*lam=1"):
         spectral_error(K, np.eye(2), 1.0)
@@ -260,9 +260,9 @@ def test_kernel_error_of_zero_rows():
 def test_bad_uses_of_kernel_error(rng):
     X = rng.standard_normal((5, 4))
     rbf, own = RBFSampler(n_components=8).fit(X), NTKFeatures(n_components=16).fit(X)
-    with pytest.raises(TypeError, match=r"'kernel' parameter of kernel_error must be given .*not ntkit's"):
+    with pytest.raises(TypeError, match=r"'kernel' parameter of kernel_error must be given .*not a map of ntkit"):
         kernel_error(rbf, X)
-    with pytest.raises(TypeError, match=r"got parameters \['depth'\] of a kernel, but no kernel"):
+    with pytest.raises(TypeError, match=r"got kernel parameters \['depth'\], but no kernel"):
         kernel_error(own, X, depth=2)
     with pytest.raises(ValueError, match=r"'n_samples' parameter of kernel_error must be an int ≥ 1. Got 0 instead"):
         kernel_error(own, X, n_samples=0)
@@ -308,7 +308,7 @@ class KnownMap:
 
 @pytest.mark.parametrize(("c", "rate"), [(1.0, 0.5), (30.0, 1.0), (1.0, 0.25)])
 def test_suggested_sizes_follow_from_errors(c, rate):
-    """The root mean square over five seeds of their own, c √1.08 m^−rate, is the target at the size suggested."""
+    """At the suggested size, the root mean square over five other seeds, c √1.08 m^−rate, equals the target."""
     for target in (0.3, 0.07):
         seeds = {}
         found = suggest_n_components(KnownMap(c, rate, seeds), np.zeros((7, 2)), target)
@@ -318,7 +318,7 @@ def test_suggested_sizes_follow_from_errors(c, rate):
 
 
 def test_maps_that_learn_are_fitted_on_other_rows_than_they_are_measured_on():
-    """On eight for each component, if there are so many; the error is measured on 20 rows that no fit has seen."""
+    """With eight rows per component, if available; the error is measured on 20 rows that no fit has seen."""
     fitted, measured = {}, set()
 
     class Learning(KnownMap):
@@ -348,9 +348,9 @@ def test_maps_that_learn_are_fitted_on_other_rows_than_they_are_measured_on():
     ids=str,
 )  # fmt: skip
 def test_suggested_sizes_reach_the_target_on_fresh_seeds(feature_map, target):
-    """The RMS error of 32 fresh maps is at most 20 % above; half as many components do not reach it.
+    """The RMS error of 32 new maps is at most 20 % above the target; half the components do not reach it.
 
-    Judged is the median of five suggestions: a single one, from three maps of each size, has a spread of some 15 %.
+    The test uses the median of five suggestions: a single one, from three maps of each size, varies by about 15 %.
     """
     X = load_digits().data[:250] / 16
     sizes = [feature_map.suggest_n_components(X, target, random_state=seed) for seed in range(5)]
@@ -372,9 +372,10 @@ def test_suggested_sizes_reach_the_target_on_fresh_seeds(feature_map, target):
 
 @pytest.mark.parametrize("target", [0.05, 0.1])
 def test_sizes_for_landmarks_hold_on_rows_that_were_not_used(target):
-    """Landmarks fit the rows they are chosen from: measured on these, suggestions miss by a factor of 1.28 to 1.45.
+    """Landmarks fit the rows they are chosen from: measured on these rows, suggestions miss by a factor of 1.28 to
+    1.45.
 
-    The mean of three suggestions, each with a fresh map, was 0.74 to 0.9 of the target; half as many miss it.
+    The mean of three suggestions, each with a new map, was 0.74 to 0.9 of the target; half the components miss it.
     """
     rng = np.random.default_rng(0)
     X, fresh = rng.standard_normal((800, 10)), rng.standard_normal((800, 10))
@@ -388,7 +389,7 @@ def test_sizes_for_landmarks_hold_on_rows_that_were_not_used(target):
     assert np.mean(errors[2]) > 1.1 * target
 
 
-def test_suggesting_leaves_the_map_alone(rng):
+def test_suggesting_does_not_change_the_map(rng):
     X = rng.standard_normal((60, 8))
     feature_map = NTKFeatures(depth=2, n_components=77, random_state=5)
     before = feature_map.get_params()
@@ -404,7 +405,7 @@ def test_suggesting_leaves_the_map_alone(rng):
 def test_suggestions_that_cannot_be_met(rng):
     X = rng.standard_normal((40, 8))
     rule = (
-        r"NTKFeatures reaches a relative error of 0\.\d+ .*100 components; target_error=0.0001 takes more. Raise `max"
+        r"NTKFeatures reaches a relative error of 0\.\d+ .*100 components; target_error=0.0001 needs more. Raise `max"
     )
     with pytest.raises(ValueError, match=rule):
         NTKFeatures().suggest_n_components(X, 1e-4, maximum=100)
@@ -514,7 +515,9 @@ def random_projection(rng, n, rank):
 
 @pytest.mark.parametrize("rank", [1, 3, 8, N - 1])
 def test_no_projection_has_a_larger_cost_error(rank, rng):
-    """Random ones, and those of leading eigenvectors of mixtures of both matrices, of which one comes near it."""
+    """Random projections, and projections on leading eigenvectors of mixtures of both matrices, one of which comes
+    close.
+    """
     K, Z = kernel_matrix(rng), rng.standard_normal((N, 20)) / 3
     eps = projection_cost_error(K, Z, rank)
     assert isinstance(eps, float)
@@ -528,7 +531,7 @@ def test_no_projection_has_a_larger_cost_error(rank, rng):
 
 
 def test_projection_cost_error_by_brute_force(rng):
-    """In the plane projections are angles; of three rows those of rank 2 leave out one direction."""
+    """In the plane, projections are angles; for three rows, projections of rank 2 omit one direction."""
     for _ in range(5):
         B, Z = rng.standard_normal((2, 3)), rng.standard_normal((2, 4))
         angles = np.linspace(0, np.pi, 20001)
@@ -623,7 +626,7 @@ def test_bad_arguments_of_projection_costs(rng):
         projection_cost_error(np.triu(K), Z, 1)
     with pytest.raises(ValueError, match=rf"'K' parameter of {name} must be positive semidefinite"):
         projection_cost_error(-K, Z, 1)
-    with pytest.raises(ValueError, match=rf"'K' parameter of {name} must be of two rows at least"):
+    with pytest.raises(ValueError, match=rf"'K' parameter of {name} must be a matrix with at least two rows"):
         projection_cost_error(K[:1, :1], Z[:1], 1)
     with pytest.raises(ValueError, match="finite"):
         projection_cost_error(np.nan * K, Z, 1)

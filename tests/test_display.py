@@ -1,4 +1,4 @@
-"""Displays: what is drawn is what a naive computation gives; axes, styles and errors as scikit-learn has them."""
+"""Displays: drawn values equal a naive computation; axes, styles and errors follow scikit-learn."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_spectrum_shows_the_eigenvalues(X):
     assert display.lines_[1].get_label().startswith("few, relative error")
 
 
-def test_styles_are_those_of_the_features(X, features):
+def test_styles_match_the_features(X, features):
     make = KernelApproximationDisplay.from_estimator
     exact, approximate = make(features, X, kind="spectrum", label="q", color="red").lines_
     assert (exact.get_label(), exact.get_color()) == ("exact kernel", "black")
@@ -114,7 +114,7 @@ def test_styles_are_those_of_the_features(X, features):
     assert display.images_[2].get_clim()[1] == np.abs(display.approximate - display.exact).max()
 
 
-def test_sample_is_that_of_estimate_error(X, features):
+def test_sample_equals_estimate_error(X, features):
     display = KernelApproximationDisplay.from_estimator(features, X, n_samples=25, random_state=3)
     assert display.exact.shape == (25, 25)
     assert display.relative_error == pytest.approx(features.estimate_error(X, n_samples=25, random_state=3))
@@ -179,7 +179,7 @@ def test_bad_arguments_of_kernel_values(X, features):
         make(features, X, kind="matrix", ax=plt.subplots()[1])
     with pytest.raises(ValueError, match=r"'n_samples' parameter of .* must be an int ≥ 1"):
         make(features, X, n_samples=0)
-    with pytest.raises(TypeError, match=r"got parameters \['depth'\] of a kernel, but no kernel=…"):
+    with pytest.raises(TypeError, match=r"got kernel parameters \['depth'\], but no kernel"):
         make(features, X, kernel_params={"depth": 2})
     X[0, 0] = np.nan
     with pytest.raises(ValueError, match=r"NaN|finite"):
@@ -208,8 +208,8 @@ def test_curves_are_means_of_errors_over_seeds(X):
 
 
 @pytest.mark.parametrize("metric", ["relative", "spectral", lambda K, Z: np.abs(Z @ Z.T - K).max()])
-def test_errors_are_those_of_a_naive_loop(X, metric):
-    """The seeds are not ours to know: a map of Nyström features on all rows has one value whatever the seed."""
+def test_errors_equal_a_naive_loop(X, metric):
+    """The seeds are internal; Nyström features with all rows as landmarks have the same value for any seed."""
     maps = [NystroemFeatures("ntk", depth=2, landmarks=X[:10])]
     display = ErrorCurveDisplay.from_estimators(maps, X, n_components=(10,), n_repeats=2, metric=metric)
     K = ntk(X, depth=2)
@@ -284,7 +284,7 @@ def test_progress_is_shown_on_demand(X, capsys):
     [
         ({}, {}, "'feature_maps' parameter of .* must be a non-empty dict"),
         (NTKFeatures(), {}, "'feature_maps' parameter of .* must be a non-empty dict"),
-        ([NTKFeatures(), NTKFeatures(depth=2)], {}, "must be a dict where two maps are of one class"),
+        ([NTKFeatures(), NTKFeatures(depth=2)], {}, "must be a dict if two maps are of the same class"),
         ([StandardScaler()], {}, "must be maps with the parameters n_components and random_state"),
         ([NTKFeatures()], {"n_components": ()}, "'n_components' parameter of .* must be a non-empty sequence"),
         ([NTKFeatures()], {"n_components": 128}, "'n_components' parameter of .* must be a non-empty sequence"),
@@ -314,7 +314,7 @@ def test_bad_arguments_of_curves(X, maps, options, text):
         ([1, 2], {"a": "much"}, {}, "'errors' parameter"),
         ([1, 2, 3], {"a": [0.1, 0.2]}, {}, r"'n_components' parameter of .* must be an array of shape \(2,\)"),
         ({"b": [1, 2]}, {"a": [0.1, 0.2]}, {}, "'n_components' parameter of .* must be a dict with a value for 'a'"),
-        ([1, 2], {"a": [0.1, 0.2]}, {"seconds": {"a": [1.0]}}, "'seconds' parameter of .* must be of 2 sizes"),
+        ([1, 2], {"a": [0.1, 0.2]}, {"seconds": {"a": [1.0]}}, "'seconds' parameter of .* must be given for 2 sizes"),
         (
             [1, 2],
             {"a": [0.1, 0.2]},
@@ -355,7 +355,7 @@ def test_path_of_a_model(X, y, make):
     np.testing.assert_array_equal(display.line_.get_ydata(), model.errors_[tried])
     assert list(display.chosen_.get_xdata()) == [model.alpha_] * 2
     assert display.line_.get_label() == type(model).__name__
-    assert display.ax_.get_ylabel() == "Squared error on rows left out"
+    assert display.ax_.get_ylabel() == "Squared error on held-out rows"
     assert display.ax_.get_xscale() == "log"
     assert display.degrees_ax_ is None
 
@@ -364,9 +364,9 @@ def test_path_of_classifiers_searches_and_pipelines(X, y):
     labels = y > 0
     features = NTKFeatures(n_components=32, random_state=0)
     display = RidgePathDisplay.from_estimator(FeatureRidgeClassifier(features, random_state=0).fit(X, labels))
-    assert display.ax_.get_ylabel() == "Log loss on rows left out"
+    assert display.ax_.get_ylabel() == "Log loss on held-out rows"
     display = RidgePathDisplay.from_estimator(KernelRidgeClassifier("ntk", alphas=ALPHAS).fit(X, labels))
-    assert display.ax_.get_ylabel() == "Log loss on rows left out"
+    assert display.ax_.get_ylabel() == "Log loss on held-out rows"
     pipeline = make_pipeline(StandardScaler(), KernelRidge("ntk", alphas=ALPHAS)).fit(X, y)
     assert RidgePathDisplay.from_estimator(pipeline, name="mine").line_.get_label() == "mine"
     search = FeatureRidgeSearch(n_components=32, candidates={"ntk": NTKFeatures()}, random_state=0).fit(X, y)
@@ -426,7 +426,7 @@ def test_bad_arguments_of_paths(X, y, tmp_path):
         ([-1.0], [1.0], {}, "'alphas' parameter of .* must be a 1-D array of finite numbers ≥ 0"),
         ([[1.0]], [1.0], {}, "'alphas' parameter"),
         ([], [], {}, "'alphas' parameter"),
-        ([1.0, 2.0], [1.0], {}, r"'errors' parameter of .* must be an array of shape \(2,\), as alphas is"),
+        ([1.0, 2.0], [1.0], {}, r"'errors' parameter of .* must be an array of shape \(2,\), like alphas"),
         ([1.0], [np.nan], {}, "'errors' parameter"),
         ([1.0], [1.0], {"alpha": np.nan}, "'alpha' parameter of .* must be a finite real number ≥ 0"),
         ([1.0], [1.0], {"degrees_of_freedom": [1, 2]}, "'degrees_of_freedom' parameter"),
@@ -437,7 +437,7 @@ def test_bad_values_of_paths(alphas, errors, options, text):
         RidgePathDisplay.from_values(alphas, errors, **options)
 
 
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch):
+def test_without_matplotlib_the_error_names_the_package_to_install(monkeypatch):
     real = builtins.__import__
 
     def without(name, *args, **kwargs):

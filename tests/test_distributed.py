@@ -113,7 +113,7 @@ def small_tasks(monkeypatch):
 
 @pytest.fixture(scope="module")
 def client():
-    """Two workers, used by those tests only that name them: threads, under `make test-all` processes."""
+    """Two workers, used only by the tests that request them: threads, or processes under `make test-all`."""
     by_value()
     with local_cluster(2, processes=ALL) as client:
         yield client
@@ -136,7 +136,7 @@ def by_value():
 
 @pytest.fixture
 def X(rng):
-    """Columns with scales and means of their own."""
+    """Columns with different scales and means."""
     return rng.standard_normal((N, 5)) * [1.0, 2.0, 0.5, 10.0, 1.0] + [0.0, 5.0, 0.0, -20.0, 1.0]
 
 
@@ -172,7 +172,7 @@ def in_chunks(values, chunks):
 
 
 def without_sizes(values):
-    """The same array, of whose chunks Dask does not know the sizes."""
+    """The same array, with chunk sizes unknown to Dask."""
     chunks = (tuple([np.nan] * len(values.chunks[0])), *values.chunks[1:])
     return da.Array(values.dask, values.name, chunks, meta=values._meta)
 
@@ -191,7 +191,7 @@ def assert_same(model, local, rtol=1e-8):
     assert model.n_features_in_ == local.n_features_in_
 
 
-# Fits give what they give without Dask.
+# Fits equal fits without Dask.
 
 
 @CHUNKINGS
@@ -220,7 +220,9 @@ def test_the_check_of_equal_models_rejects_small_faults(X, y):
 @CHUNKINGS
 @pytest.mark.parametrize("selection", ["loo", "holdout"])
 def test_the_same_alpha_is_chosen_for_any_chunks(chunks, selection, X, y):
-    """Rows left out are drawn by their number, which known sizes tell; so the errors are the same to rounding."""
+    """Leave-one-out rows are drawn by their index, which follows from known sizes; so the errors are equal up to
+    rounding.
+    """
     parameters = {"alphas": None, "selection": selection, "n_selection": 50}
     local = ridge(**parameters).fit(X, y)
     model = ridge(**parameters).fit(in_chunks(X, chunks), y)
@@ -351,7 +353,7 @@ def test_sparse_blocks(X, y):
 
 
 def test_threads(X, y):
-    """What Dask uses by default."""
+    """Dask's default scheduler."""
     with dask.config.set(scheduler="threads", num_workers=4):
         for rows in (X, X.astype(np.float32)):
             features = make_pipeline(
@@ -382,7 +384,7 @@ def test_classes(chunks, X):
 
 @pytest.mark.parametrize("known", [True, False])
 def test_labels_that_are_in_some_chunks_only(known, X):
-    """Every chunk has labels of its own, of another length and in another order; one is empty."""
+    """Every chunk has its own labels, of another length and in another order; one chunk is empty."""
     order = np.argsort(X[:, 0])[::-1]
     X = X[order]
     labels = np.repeat(["zebra", "ox", "a", "hippopotamus"], [80, 90, 100, 30])
@@ -492,7 +494,7 @@ def test_scalers_are_fitted_on_all_rows(options, dtype, chunks, X, y):
 
 
 def test_scalers_of_odd_columns(y, rng):
-    """Constant columns of any size are left alone, and tiny ones are not taken for constant."""
+    """Constant columns of any size are unchanged, and tiny columns are not treated as constant."""
     X = rng.standard_normal((N, 5))
     X[:, 0] = 1e9 + 0.1
     X[:, 1] *= 1e-20
@@ -541,7 +543,7 @@ def test_steps_fitted_on_the_first_block(X, y):
 
 
 @pytest.mark.parametrize("step", [StandardScaler(), MinMaxScaler(), RobustScaler()], ids=lambda s: type(s).__name__)
-def test_frozen_steps_stay_as_they_are(step, X, y):
+def test_frozen_steps_stay_unchanged(step, X, y):
     step.fit(X * 3 + 1)
     before = deepcopy(step.__dict__)
     features = make_pipeline(FrozenEstimator(step), clone(MAPS[0]))
@@ -772,7 +774,7 @@ def test_rows_must_match(X, y):
         ridge().fit(unknown, y)
     with pytest.raises(ValueError, match="sample_weight of FeatureRidge must be a Dask collection"):
         ridge().fit(Xd, yd, 2.0)
-    with pytest.raises(ValueError, match=r"X and y of FeatureRidge must have equal blocks\. Got 2 and 1 of them"):
+    with pytest.raises(ValueError, match=r"X and y of FeatureRidge must have the same blocks\. Got 2 and 1 blocks"):
         ridge().fit(unknown, without_sizes(in_chunks(y, (300,))))
 
 
@@ -814,7 +816,7 @@ def test_bad_arguments(X, y, tmp_path):
 
 
 @pytest.mark.parametrize("where", ["X", "y", "weight"])
-def test_a_fit_that_fails_leaves_the_model_as_it_was(where, X, y, weight):
+def test_a_failed_fit_leaves_the_model_unchanged(where, X, y, weight):
     values = {"X": X.copy(), "y": y.copy(), "weight": weight.copy()}
     values[where][250] = np.nan
     Xd, yd, wd = (in_chunks(a, (100, 100, 100)) for a in values.values())
@@ -893,7 +895,7 @@ def test_parts_can_be_added_up_twice(sizes, dtype, rng):
     second = distributed._add_up(parts)
     assert_unchanged(second, expected)
     assert first.statistics.count == sum(sizes)
-    # What is added to the sum later must not reach the parts either.
+    # Later additions to the sum must not change the parts.
     Z, Y = rng.standard_normal((2000, 16)).astype(dtype), np.ones((2000, first.targets.n_targets))
     first.statistics.add(Z, Y, np.ones(2000), rng.random(2000))
     first.statistics.finish()
@@ -901,7 +903,7 @@ def test_parts_can_be_added_up_twice(sizes, dtype, rng):
         assert_unchanged(part, old)
 
 
-def test_a_task_leaves_its_model_and_rows_alone(X, y):
+def test_a_task_does_not_change_its_model_and_rows(X, y):
     model = ridge(FunctionTransformer())
     model._begin(distributed.DaskSource(in_chunks(X, (N,)), y, None, "FeatureRidge"))
     worker = distributed._Worker(model)
@@ -988,7 +990,7 @@ class SlowSquares(TransformerMixin, BaseEstimator):
 
     def __sklearn_tags__(self):
         tags = super().__sklearn_tags__()
-        tags.requires_fit = False  # what it does depends on no rows
+        tags.requires_fit = False  # its result does not depend on the rows
         return tags
 
 
@@ -1036,7 +1038,7 @@ def test_a_worker_is_killed(tmp_path, rng):
     times = Counter(block for block, _ in begun(tmp_path))
     assert set(times) == set(range(n_blocks))
     again = [block for block, process in begun(tmp_path) if process == victim and times[block] > 1]
-    assert again  # what the process was at, at least
+    assert again  # at least the block that the process was working on
     assert_same(model, local, 1e-9)
 
 
@@ -1058,7 +1060,7 @@ def test_blocks_can_be_fetched_one_at_a_time(rng):
 @pytest.mark.usefixtures("on_cluster")
 @pytest.mark.parametrize("share", [0.5, 0.0])
 def test_workers_multiply_the_kernel_matrix(share, rng, monkeypatch):
-    """Kept there or computed again each time: the coefficients are those of one process."""
+    """Persisted or computed again each time: the coefficients equal those of one process."""
     X = rng.standard_normal((120, 3))
     y = np.column_stack([np.sin(X[:, 0]), X[:, 1]])
     weight = rng.uniform(0.5, 2, 120)
@@ -1079,18 +1081,18 @@ def test_kernel_matrices_of_a_cluster(share, client, rng, monkeypatch):
     X, V = rng.standard_normal((41, 3)), rng.standard_normal((41, 2))
     kernel = KernelSpec.resolve("gaussian", {"lengthscale": 1.5}, "test")
     K = gaussian(X, lengthscale=1.5)
-    matrix = distributed.OfCluster(client, kernel, X)
+    matrix = distributed.ClusterMatrix(client, kernel, X)
     np.testing.assert_allclose(matrix.times(V), K @ V, atol=1e-12)
-    assert (matrix._kept_there is not None) == (share > 0)
+    assert (matrix._remote_blocks is not None) == (share > 0)
     with np.errstate(over="ignore"), pytest.raises(ValueError, match="kernel of the rows of X must be finite"):
-        distributed.OfCluster(client, KernelSpec.resolve("exponential", {"lengthscale": 1.0}, "test"), 100 * X)
+        distributed.ClusterMatrix(client, KernelSpec.resolve("exponential", {"lengthscale": 1.0}, "test"), 100 * X)
 
 
 @pytest.mark.filterwarnings("error")
 def test_arrays_of_any_size_are_sent_as_tasks(client, rng):
-    """Dask warns of large graphs, and cannot compute again what was scattered."""
+    """Dask warns of large graphs, and cannot recompute scattered data."""
     kernel = KernelSpec.resolve("gaussian", {"lengthscale": 100.0}, "test")
-    matrix = distributed.OfCluster(client, kernel, rng.standard_normal((100, 30000)))
+    matrix = distributed.ClusterMatrix(client, kernel, rng.standard_normal((100, 30000)))
     assert matrix.times(np.ones((100, 1))).shape == (100, 1)
     assert not client.run_on_scheduler(
         lambda dask_scheduler: [k for k, t in dask_scheduler.tasks.items() if not t.run_spec]

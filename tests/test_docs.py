@@ -1,28 +1,27 @@
-"""Documents: every public name has a page, links and pictures are there, programs on pages print what they say."""
+"""Documentation: every public name has a page, links and images exist, and programs print the output shown."""
 
 from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tests.pages import blocks, check_printed
 from tests.tiers import thorough
 
 import ntkit
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-MADE = ("_build", "_static", "_templates", "gallery", "generated")
-PAGES = sorted(path for path in DOCS.rglob("*.md") if not set(path.relative_to(DOCS).parts).intersection(MADE))
+GENERATED = ("_build", "_static", "_templates", "gallery", "generated")
+PAGES = sorted(path for path in DOCS.rglob("*.md") if not set(path.relative_to(DOCS).parts).intersection(GENERATED))
 TEXTS = [*PAGES, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
 
 
 def listed_names() -> list[str]:
-    """Names in the autosummary lists of the reference."""
+    """Return the names in the autosummary lists of the reference."""
     names = []
     for page in DOCS.glob("api/*.rst"):
         module, listing = "", False
@@ -49,14 +48,14 @@ def test_every_public_name_has_one_page():
 
 
 def slugs(page: Path) -> set[str]:
-    """Anchors of the headings of a page, as GitHub and MyST make them."""
+    """Return the anchors that GitHub and MyST give the headings of a page."""
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
     titles = (re.sub(r"[^\w\- ]", "", title.lower()) for title in re.findall(r"^#+ (.+)$", text, re.M))
     return {title.replace(" ", "-") for title in titles}
 
 
 def target(page: Path, link: str) -> Path:
-    """File that a link needs: for a page of the gallery, or its picture, the program it is made of."""
+    """Return the file that a link needs. For a gallery page or its image, that is the program that makes it."""
     path = page.parent / link
     if "gallery" not in path.relative_to(ROOT).parts:
         return path
@@ -64,7 +63,7 @@ def target(page: Path, link: str) -> Path:
     return ROOT / "examples" / (f"{match[0]}.py" if match else "GALLERY_HEADER.rst")
 
 
-def test_links_and_pictures_are_there():
+def test_links_and_images_exist():
     broken = []
     for page in TEXTS:
         text = re.sub(r"^```(?!\{).*?^```", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
@@ -84,25 +83,18 @@ def test_pages_have_content():
 
 
 TUTORIALS = [*sorted(DOCS.glob("tutorial/*.md")), DOCS / "index.md"]
-
-
-def blocks(page: Path) -> list[str]:
-    """Python on a page."""
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M)
-
-
-PROGRAMS = [page for page in TUTORIALS if blocks(page)]
+PROGRAMS = [page for page in TUTORIALS if blocks(page.read_text(encoding="utf-8"))]
 
 
 def imported(code: str) -> list[tuple[str, str]]:
-    """Modules and names of ntkit that a program imports."""
+    """Return the modules and names that a program imports from ntkit."""
     nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.ImportFrom)]
     return [(n.module, a.name) for n in nodes if (n.module or "").partition(".")[0] == "ntkit" for a in n.names]
 
 
-def test_programs_on_pages_import_what_there_is():
-    """Those on pages that are not run as well, as far as they parse: some show parts of programs."""
-    pages = [(page, code) for page in TEXTS for code in blocks(page)]
+def test_programs_on_pages_import_existing_names():
+    """Check pages that are not run as well, as far as their programs parse: some show parts of programs."""
+    pages = [(page, block.code) for page in TEXTS for block in blocks(page.read_text(encoding="utf-8"))]
     missing, found = [], 0
     for page, code in pages:
         try:
@@ -118,11 +110,57 @@ def test_programs_on_pages_import_what_there_is():
 
 @thorough
 @pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.stem)
-def test_programs_on_pages_print_what_they_say(page, tmp_path):
-    code, script = "\n".join(blocks(page)), tmp_path / "page.py"
-    script.write_text(code, encoding="utf-8")
-    out = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
-    assert out.returncode == 0, out.stderr
-    printed = re.findall(r"^\s*print\(.*\)\s+# (.+)$", code, re.M)
-    assert out.stdout.splitlines() == printed
-    assert printed
+def test_programs_on_pages_print_the_output_shown(page, tmp_path):
+    check_printed(page.read_text(encoding="utf-8"), tmp_path)
+
+
+RIGHT = """
+```python
+print(1 + 1)  # 2
+```
+
+```python
+print("two")
+print("lines")
+```
+
+```text
+two
+lines
+```
+"""
+
+
+def test_right_results_pass(tmp_path):
+    check_printed(RIGHT, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("# 2", "# 3"),
+        ("  # 2", ""),
+        ("two\nlines\n```", "two\nline\n```"),
+        ("two\nlines\n```", "two\n```"),
+        ("two\nlines\n```", "two\nlines\nmore\n```"),
+        ("```text\ntwo\nlines\n```\n", ""),
+        ('print("lines")', 'print("lines")  # lines'),
+        ('print("lines")', 'print("lines"); raise ValueError'),
+    ],
+    ids=["comment", "no comment", "line", "line missing", "line too many", "no block", "comment and block", "error"],
+)
+def test_wrong_results_are_rejected(old, new, tmp_path):
+    assert old in RIGHT
+    with pytest.raises(AssertionError):
+        check_printed(RIGHT.replace(old, new), tmp_path)
+
+
+MAX_CODE_WIDTH = 88  # characters; wider lines are cut off on the site in a window of 1280 pixels
+
+
+def test_code_on_pages_fits_its_column():
+    wide = []
+    for page in PAGES:
+        for fence in re.findall(r"^```(?!\{)\w*\n(.*?)^```", page.read_text(encoding="utf-8"), re.S | re.M):
+            wide += [f"{page.relative_to(ROOT)}: {line}" for line in fence.splitlines() if len(line) > MAX_CODE_WIDTH]
+    assert not wide

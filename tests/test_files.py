@@ -78,7 +78,7 @@ def test_a_write_that_fails_leaves_the_old_file(step, error, path, monkeypatch):
     [({}, np.nan), ({}, np.ones(2)), ({}, {1, 2}), ({"a": np.array([None])}, 0), ({"a": np.array(["text"])}, 0)],
     ids=["nan", "array", "set", "objects", "text"],
 )
-def test_what_cannot_be_written(arrays, value, path):
+def test_files_that_cannot_be_written(arrays, value, path):
     with pytest.raises((TypeError, ValueError), match=r"(?i)json|serializ|dtype"):
         write(path, arrays, {"kind": "test", "x": value})
     assert list(path.parent.iterdir()) == []
@@ -104,8 +104,8 @@ def test_modes_and_links(path):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no locks")
-def test_what_killed_writers_have_left_is_removed(path):
-    """But not what others are writing, nor files of others."""
+def test_leftovers_of_killed_writers_are_removed(path):
+    """But not files that other processes are writing, nor unrelated files."""
     import fcntl
 
     names = [".file.0123abcd.tmp", ".file.live0000.tmp", ".file.00000000.tmp", ".other.0123abcd.tmp", ".file.tmp"]

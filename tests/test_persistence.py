@@ -343,7 +343,7 @@ def test_models_of_scikit_learn_come_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(through_file(model, tmp_path).predict(X), model.predict(X))
 
 
-def test_inspect_says_what_a_file_holds(tmp_path: Path) -> None:
+def test_inspect_describes_the_content_of_a_file(tmp_path: Path) -> None:
     model, _ = fitted("toy pipeline")
     save(model, tmp_path / "file")
     found = inspect(tmp_path / "file")
@@ -368,7 +368,7 @@ def test_inspect_says_what_a_file_holds(tmp_path: Path) -> None:
         (Toy(labels=np.array(["2020"], dtype="M8[Y]")), "datetime64"),
     ],
 )
-def test_what_cannot_be_saved_is_named(model: Any, place: str, tmp_path: Path) -> None:
+def test_objects_that_cannot_be_saved_are_named(model: Any, place: str, tmp_path: Path) -> None:
     with pytest.raises((TypeError, ValueError), match=place):
         save(model, tmp_path / "file")
     assert list(tmp_path.iterdir()) == []
@@ -409,9 +409,9 @@ def at(metadata: dict[str, Any], *keys: Any) -> Any:
 
 
 def test_other_draws_are_noticed(tmp_path: Path) -> None:
-    """As those of another version of NumPy would be."""
+    """As for draws of another version of NumPy."""
     save(ntk().fit(rows()), tmp_path / "file")
-    with pytest.raises(FileError, match=r"features of NTKFeatures are not those.*was written with ntkit 'old'"):
+    with pytest.raises(FileError, match=r"features of NTKFeatures are not the features.*was written with ntkit 'old'"):
         edit(tmp_path / "file", lambda m, a: (a["model._fingerprint"].__imul__(2), m["versions"].update(ntkit="old")))
 
 
@@ -420,7 +420,7 @@ def test_other_draws_are_noticed(tmp_path: Path) -> None:
     [
         ({"format": 1, "ntkit": "0.1.0", "versions": None}, "written by ntkit '0.1.0' in format 1.*fit again"),
         ({"format": 3, "versions": {"ntkit": "9.0"}}, "written by ntkit '9.0' in format 3.*later version"),
-        ({"format": "2"}, "number of its format"),
+        ({"format": "2"}, "invalid format version"),
         ({"kind": "checkpoint"}, "holds 'checkpoint'"),
     ],
 )
@@ -516,7 +516,7 @@ def test_huge_networks_are_refused(tmp_path: Path) -> None:
     "name", [name for name, case in MAPS.items() if "Nystroem" not in name and "groups" not in name]
 )
 @pytest.mark.parametrize(("size", "n_columns"), [(256, 100), (2048, 6)])
-def test_draws_take_no_more_memory_than_their_plan_says(name: str, size: int, n_columns: int) -> None:
+def test_draws_stay_within_the_planned_memory(name: str, size: int, n_columns: int) -> None:
     case = MAPS[name]
     X = np.random.default_rng(0).standard_normal((30, n_columns)) if case.layout == "rows" else case.rows()
     model = case.map.resized(size, random_state=0).fit(X)
@@ -545,7 +545,7 @@ def test_rows_of_too_many_columns(name: str, n_columns: int, tmp_path: Path) -> 
 
 
 def test_landmarks_and_layers_that_would_take_long(tmp_path: Path) -> None:
-    """Memory alone would allow them."""
+    """The memory limit would allow them."""
     save(NystroemFeatures("gaussian", n_components=8, random_state=0).fit(rows()), tmp_path / "file")
     many = {"model.landmarks_": np.zeros((8192, 4)), "model.landmark_indices_": np.arange(8192)}
     with pytest.raises(FileError, match=r"too much memory or time: .*landmarks and its eigenvectors .* worth of time"):

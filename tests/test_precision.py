@@ -1,4 +1,4 @@
-"""Products on CUDA devices are exact whatever torch is set to, and its settings come back."""
+"""Products on CUDA devices are exact for any settings of torch, and the settings are restored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_settings_come_back(precision, bf16, fp16):
 @pytest.mark.parametrize("older", ["highest", "high", "medium"])
 @pytest.mark.parametrize("convolutions", [True, False])
 def test_older_names_can_be_read_and_come_back(older, convolutions):
-    """torch raises where the older names allow what the newer ones forbid."""
+    """torch raises an error if the older names allow what the newer names forbid."""
     names = [(FLAGS, "allow_tf32"), (torch.backends.cudnn, "allow_tf32")]
     precision, cudnn = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
     try:
@@ -91,7 +91,7 @@ def test_sums_in_one_step_stay_so():
 
 
 class OnDevice:
-    """Features that say that they are on a CUDA device, and note in which precision they are multiplied."""
+    """Features that claim to be on a CUDA device, and record the precision of their products."""
 
     device = SimpleNamespace(type="cuda")
 

@@ -1,4 +1,4 @@
-"""Fields: what they take, and what they refuse."""
+"""Fields: accepted and refused values."""
 
 from __future__ import annotations
 

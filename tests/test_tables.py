@@ -58,7 +58,7 @@ class TestEncoder:
 
     def test_missing_columns_are_named(self, frame):
         encoder = TableEncoder().fit(frame)
-        with pytest.raises(ValueError, match="lacks the columns 'colour', 'count', which this TableEncoder"):
+        with pytest.raises(ValueError, match="lacks the columns 'colour', 'count', which the training table has"):
             encoder.transform(frame[["width", "open"]])
 
     def test_text_among_numbers_is_named(self, frame):
@@ -86,7 +86,7 @@ class TestEncoder:
             frame = pd.DataFrame({"a": pd.Series(values, dtype=dtype)})
             np.testing.assert_array_equal(TableEncoder().fit_transform(frame), encoded, err_msg=dtype)
 
-    def test_numbers_as_categories_are_one_level_whatever_their_type(self):
+    def test_numbers_as_categories_are_one_level_for_any_type(self):
         encoder = TableEncoder().fit(pd.DataFrame({"a": pd.Series([1, 2, 1], dtype="category")}))
         assert encoder.get_feature_names_out().tolist() == ["a=1", "a=2"]
         for values in ([1, 2], [1.0, 2.0], ["1", "2"]):
@@ -101,7 +101,7 @@ class TestEncoder:
             Z = encoder.transform(pd.DataFrame({"v": ["a", "d", "new"]}))
         np.testing.assert_array_equal(Z, [[1, 0, 0], [0, 0, 1], [0, 0, 1]])
 
-    def test_at_most_as_many_levels_as_asked_for(self, rng):
+    def test_number_of_levels_is_limited(self, rng):
         values = np.char.add("v", rng.integers(0, 200, 5000).astype(str))
         encoder = TableEncoder().fit(pd.DataFrame({"v": values}))
         kept, counts = np.unique(values, return_counts=True)
@@ -118,7 +118,7 @@ class TestEncoder:
             ([1j, 2j, 3j], "complex"),
         ],
     )
-    def test_what_is_no_number_is_refused(self, values, what):
+    def test_values_that_are_not_numbers_are_refused(self, values, what):
         with pytest.raises(TypeError, match=f"column 'a' holds .*{what}"):
             TableEncoder().fit(pd.DataFrame({"a": values}))
         encoder = TableEncoder().fit(pd.DataFrame({"a": [1.0, 2.0]}))
@@ -229,7 +229,7 @@ class TestEncoder:
         )
         with pytest.raises(ValueError, match=r"'d' must hold dates written like 2024-12-31.* Got 'May' in row 0"):
             dates.transform(pd.DataFrame({"d": ["May"]}))
-        with pytest.raises(TypeError, match=r"'d' must hold dates, as in the table fitted on\. Got dtype int64"):
+        with pytest.raises(TypeError, match=r"'d' must hold dates, as in the training table\. Got dtype int64"):
             dates.transform(pd.DataFrame({"d": [3]}))
         number = TableEncoder().fit(pd.DataFrame({"d": [1.0, 2.0]}))
         with pytest.raises(TypeError, match="'d' holds dates, but held numbers"):
@@ -350,7 +350,7 @@ class TestReading:
             frame.to_parquet(path, index=row_numbers)
         else:
             frame.to_csv(path, index=row_numbers, sep=separator)
-        note = "'.*' has no name and is taken for row numbers: left out"
+        note = "'.*' has no name. It is taken for row numbers and left out"
         expect = partial(pytest.warns, UserWarning, match=note) if row_numbers and separator else nullcontext
         with expect():
             whole, y = read_table(path, "count")
@@ -409,7 +409,7 @@ class TestReading:
         path.write_text("a;b;c;y\n1,5;x;1,234;0,5\n;y;7,000;1,5\n-1.234,75;1,5;1,111;2\n")
         X, y = read_table(path, "y")
         np.testing.assert_array_equal(X["a"], [1.5, np.nan, -1234.75])
-        np.testing.assert_array_equal(X["c"], [1.234, 7, 1.111])  # commas separate nothing else here
+        np.testing.assert_array_equal(X["c"], [1.234, 7, 1.111])  # commas have no other meaning here
         assert X["b"].tolist() == ["x", "y", "1,5"]
         np.testing.assert_array_equal(y, [0.5, 1.5, 2])
         assert infer_task(y) == "regression"
@@ -430,9 +430,9 @@ class TestReading:
         path = tmp_path / "a.csv"
         path.write_text(text)
         for read in (read_table, lambda path: list(read_frames(path, 1))):
-            with pytest.raises(ValueError, match=rf"Line {line} of '.*a.csv' has \d fields?, where the first line has"):
+            with pytest.raises(ValueError, match=rf"Line {line} of '.*a.csv' has \d fields?, but the first line has"):
                 read(path)
-        path.write_text("a,b\n1,\n\n,2\n")  # nothing is missing here but values
+        path.write_text("a,b\n1,\n\n,2\n")  # only values are missing here
         assert len(read_table(path)[0]) == 2
 
     def test_codes_as_targets(self, tmp_path):
@@ -446,7 +446,7 @@ class TestReading:
         path.write_text("a,b\n")
         assert [frame.shape for frame in read_frames(path, 2)] == [(0, 2)]
         path.write_text("a,b\n1,2\n1,2\n1,2\n1,2,3\n")
-        with pytest.raises(ValueError, match=r"Cannot read '.*a.csv'.* in line 5"):
+        with pytest.raises(ValueError, match=r"Line 5 of '.*a.csv' has 3 fields, but 2 are expected"):
             list(read_frames(path, 2))
         with pytest.raises(FileNotFoundError, match=r"none\.csv"):
             list(read_frames(tmp_path / "none.csv", 2))
@@ -486,11 +486,11 @@ class TestReading:
             ("a.csv", b"y\n1\n", "y", "has no columns to learn from"),
             ("a.csv", b"a,b,a\n1,2,3\n", "b", "more than one column named 'a'"),
             ("a.csv", b"a,b\n1,2,3\n4,5,6\n", "b", "Rows of '.*a.csv' have more fields than its first line has names"),
-            ("a.csv", b"a,b\n1,2\n1,2,3\n", "b", r"Cannot read '.*a.csv'.* in line 3"),
+            ("a.csv", b"a,b\n1,2\n1,2,3\n", "b", r"Line 3 of '.*a.csv' has 3 fields, but 2 are expected"),
             ("a.csv", b"a,b\xff\n1,2\n", "b", "not UTF-8"),
             ("a.csv.gz", b"no gzip", "b", r"Cannot read '.*a.csv.gz'.*gzip"),
             ("a.parquet", b"no parquet", "b", "as Parquet"),
-            ("a.npz", b"no zip", "b", "Cannot read '.*' as NPZ|pickled|not read for safety"),
+            ("a.npz", b"no zip", "b", "Cannot read '.*' as NPZ|pickled|not loaded for safety"),
             ("a.xlsx", b"", "b", "Cannot tell what kind of table.*should end in .csv"),
             ("a.csv", b"a,Price\n1,2\n", "price", r"has no column 'price'\. Did you mean 'Price'\? It has: a, Price\."),
             ("a.csv", b"a,y\n1,\n2,\n", "y", "missing in all 2 rows"),
@@ -524,7 +524,11 @@ class TestReading:
         [
             ({"X": np.ones((3, 2, 2)), "y": np.arange(3)}, "y", r"'X' .* must have two axes"),
             ({"X": np.ones((3, 2)), "y": np.arange(3)}, "Y", "has no array 'Y'. Did you mean 'y'"),
-            ({"X": np.ones((1, 2)), "o": np.array([{}], dtype=object)}, "o", "Python objects, which are not read for"),
+            (
+                {"X": np.ones((1, 2)), "o": np.array([{}], dtype=object)},
+                "o",
+                "Python objects, which are not loaded for",
+            ),
             ({"X": np.ones((3, 2)), "w": np.arange(2)}, "w", r"'w' .* one value for each of the 3 rows"),
             ({"a": np.ones((3, 2)), "b": np.ones((3, 2)), "y": np.ones(3)}, "y", "needs an array 'X'"),
             ({"a": np.ones((3, 2)), "b": np.ones((3, 2)), "y": np.ones(3)}, None, "needs an array 'X'"),
@@ -559,7 +563,7 @@ class TestReading:
         frames = list(read_frames(tmp_path / "a.csv", 2, text=["code"]))
         assert [value for frame in frames for value in frame["code"]] == ["007"] * 5
 
-    def test_missing_targets_can_be_left_out(self, tmp_path):
+    def test_rows_with_missing_targets_can_be_dropped(self, tmp_path):
         (tmp_path / "a.csv").write_text("a,y\n1,\n2,3\n3,4\n")
         X, y = read_table(tmp_path / "a.csv", "y", drop_missing_target=True)
         assert X["a"].tolist() == [2, 3]

@@ -1,4 +1,4 @@
-"""Texts of errors: whatever the value is, it can be shown."""
+"""Texts of errors: any value can be shown."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_values_are_described(value, text):
 
 
 @pytest.mark.parametrize("law", [np.float32, np.float64, np.ndarray, int])
-def test_types_where_values_belong(law):
+def test_types_given_instead_of_values(law):
     with pytest.raises(TypeError, match=r"'n' parameter of f must be an int ≥ 1. Got <class '[\w.]+'> instead"):
         check_int(law, "n", "f", minimum=1)
     with pytest.raises(TypeError, match="'n_components' parameter of RandomFourierFeatures"):
@@ -56,7 +56,7 @@ def test_types_of_tensors_are_described():
     assert describe(torch.zeros(2)) == "Tensor of shape (2,) and dtype torch.float32"
 
 
-# Rows, targets and weights that must not be taken for others; tests/hostile/test_inputs.py has many more.
+# Rows, targets and weights that must not be confused; tests/hostile/test_inputs.py has many more.
 
 MAPS = [NTKFeatures(n_components=8), FeatureRidge(), KernelRidge(), ArcsinhScaler(), TableEncoder(), PatchWhitening()]
 SMALL = NTKFeatures(n_components=8, random_state=0)
@@ -71,7 +71,7 @@ def test_masked_arrays_and_dates_are_refused(estimator):
     X = rows()
     y = X[:, 0]
     hidden = np.ma.MaskedArray(X, mask=X > 1.9)
-    estimator.fit(np.ma.MaskedArray(X), y)  # nothing is masked
+    estimator.fit(np.ma.MaskedArray(X), y)  # no entry is masked
     for use in (lambda Z: estimator.fit(Z, y), getattr(estimator, "transform", None) or estimator.predict):
         with pytest.raises(ValueError, match=r"'X' parameter of \w+ must be free of masked entries.*filled"):
             use(hidden)
@@ -100,7 +100,9 @@ def test_dates_in_a_data_frame_are_refused_by_name():
 def test_overflow_is_not_called_nan():
     X = rows()
     for estimator in (ArcsinhScaler(), FeatureRidge(random_state=0)):
-        with pytest.raises(ValueError, match=r"whose variances are finite in float64. Got entries up to 2e\+300"):
+        with pytest.raises(
+            ValueError, match=r"small enough that the variances are finite in float64. Got entries up to 2e\+300"
+        ):
             estimator.fit(X * 1e300, X[:, 0])
 
 
@@ -112,7 +114,10 @@ def test_default_features_take_sparse_rows():
         ArcsinhScaler().fit(sp.csr_array(X))
 
 
-OVERFLOW = r"'X' parameter of \w+ must be of a size whose [\w ]+ are finite in \S+\. Got \w+ up to [\d.]+e\+\d+"
+OVERFLOW = (
+    r"'X' parameter of \w+ must have entries small enough that the [\w ]+ are finite in \S+\. "
+    r"Got \w+ up to [\d.]+e\+\d+"
+)
 
 
 @pytest.mark.parametrize(
@@ -150,15 +155,17 @@ def test_tiny_rows_have_finite_features_or_none(law):
 
 
 def test_many_features_are_checked_where_rows_are_large():
-    """Rows of ordinary size are told by their size; all others by their features."""
+    """Rows of ordinary size are identified by their size, all others by their features."""
     X = np.tile(rows(), (20, 1)).astype(np.float32)
     feature_map = PolynomialSketch(degree=3, n_components=512, random_state=0).fit(rows())
     assert np.isfinite(feature_map.transform(X)).all()
     X[-1] = 1e20
-    with pytest.raises(ValueError, match=r"whose features are finite in float32. Got entries up to 1e\+20"):
+    with pytest.raises(
+        ValueError, match=r"small enough that the features are finite in float32. Got entries up to 1e\+20"
+    ):
         feature_map.transform(X)
     extreme = PolynomialSketch(degree=3, gamma=1e30, n_components=512, random_state=0).fit(rows())
-    with pytest.raises(ValueError, match="whose features are finite in float32"):
+    with pytest.raises(ValueError, match="small enough that the features are finite in float32"):
         extreme.transform(np.full((400, 4), 1e3, dtype=np.float32))
 
 
@@ -205,7 +212,7 @@ def test_tensors_without_plain_numbers(make, text):
         ntk(bad, depth=1)
 
 
-def test_a_refused_fit_leaves_scaler_and_encoder_as_they_were():
+def test_a_refused_fit_leaves_scaler_and_encoder_unchanged():
     X = rows()
     for estimator in (ArcsinhScaler(), TableEncoder()):
         expected = estimator.fit_transform(X)

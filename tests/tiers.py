@@ -1,8 +1,8 @@
-"""Two sizes of the suite: `make test` runs a part that takes minutes, `make test-all` all of it.
+"""Two sizes of the test suite: `make test` runs a part in minutes, `make test-all` runs all tests.
 
-Mark what only the large suite runs with ``@thorough``; shorten parametrizations with ``sampled(cases, n)``, products of
-them with ``pairwise(axis, axis, …)`` and numbers of trials with ``scaled(few, many)``. All look at the environment
-variable ``NTKIT_TEST_ALL``, which `make test-all` sets.
+Mark tests of the large suite with ``@thorough``; shorten parametrizations with ``sampled(cases, n)``, products of
+parametrizations with ``pairwise(axis, axis, …)`` and numbers of trials with ``scaled(few, many)``. All depend on the
+environment variable ``NTKIT_TEST_ALL``, which `make test-all` sets.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ gpu = pytest.mark.gpu
 
 
 def has_gpu() -> bool:
-    """Whether torch finds a CUDA device."""
+    """Return whether torch finds a CUDA device."""
     import torch
 
     return torch.cuda.is_available()

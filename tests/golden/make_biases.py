@@ -119,8 +119,8 @@ def plain(normalize, layer):
     return layer
 
 
-# FanInSum takes Gaussian branches only. The sum of kernels is exact also for one branch that is not Gaussian (here the
-# identity after a ReLU), if the others end in weights of their own and the next layer is a Dense.
+# FanInSum accepts only Gaussian branches. The sum of kernels is also exact for one non-Gaussian branch (here the
+# identity after a ReLU), if the other branches end in their own weights and the next layer is a Dense.
 AS_GAUSSIAN = (*stax.Identity()[:2], lambda k, **_: k.replace(is_gaussian=True))
 
 

@@ -106,7 +106,7 @@ class Meter:
 
     @property
     def peak(self) -> int:
-        """Bytes above those at the beginning."""
+        """Bytes in addition to those at the beginning."""
         return self._read("VmHWM") - self._memory
 
     @property

@@ -1,4 +1,6 @@
-"""What is put on trial: every public estimator and every public function of rows, small; and verdicts on errors."""
+"""The subjects of the trials: every public estimator and every public function of rows, in small sizes; verdicts on
+errors.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "ZCAWhitening": {"image_shape": SHAPE},
     "PatchWhitening": {"image_shape": SHAPE, "patch_size": 2},
 }
-"""Parameters that make an estimator small, or able to take flat rows; all else is default."""
+"""Parameters that make an estimator small, or able to take flat rows; all others are defaults."""
 
 
 def public(module: ModuleType) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def targets(subject: Any, X: np.ndarray) -> Any:
 
 
 def needs_targets(subject: Any) -> bool:
-    """Whether a transformer learns from targets."""
+    """Return whether a transformer learns from targets."""
     return hasattr(subject, "__sklearn_tags__") and get_tags(subject).target_tags.required
 
 
@@ -172,7 +174,7 @@ _FOREIGN = ("LinAlgError", "KeyError", "IndexError", "_UFuncNoLoopError", "UFunc
 
 
 def judge(error: BaseException, *, finite: bool = False, argument: re.Pattern[str] = _ARGUMENT) -> Verdict:
-    """The verdict on an exception; `finite` if what was given has no NaN and no infinity."""
+    """Return the verdict on an exception; `finite` is True if the input has no NaN and no infinity."""
     text, kind = str(error), type(error)
     ours = kind.__module__ in _MODULES or kind.__module__.startswith("ntkit")
     if not (ours and isinstance(error, _TYPES)) or kind.__name__ in _FOREIGN or (finite and _FALSE.search(text)):

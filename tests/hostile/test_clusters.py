@@ -1,7 +1,6 @@
-"""Dask clusters that fail: killed workers, no workers, closed clients, cancelled data, too little memory, bad rows.
+"""Failing Dask clusters: killed workers, no workers, closed clients, cancelled data, too little memory, bad rows.
 
-A worker that dies costs time only: the result is that of a local fit. What cannot go on ends soon, with an error of
-ours.
+A dead worker costs only time: the result equals a local fit. A job that cannot continue ends soon, with an ntkit error.
 """
 
 from __future__ import annotations
@@ -105,7 +104,7 @@ def kernel_classifier(on_dask: bool) -> np.ndarray:
 
 
 def feature_ridge(on_dask: bool) -> np.ndarray:
-    """Fit and predictions of a model whose scaler takes a round of its own."""
+    """Fit and predict with a model whose scaler needs a separate pass."""
     X, y = problem()
     model = FeatureRidge(
         make_pipeline(StandardScaler(), NTKFeatures(n_components=32, random_state=0)), alphas=1.0, random_state=0
@@ -132,7 +131,7 @@ def feature_classifier(on_dask: bool) -> np.ndarray:
 
 
 def mapped(on_dask: bool) -> np.ndarray:
-    """What models fitted in memory give for rows on a cluster: searches, draws on the fly, clusters, features."""
+    """Return the results of models fitted in memory for rows on a cluster: searches, lazy draws, clusters, features."""
     X, y = problem()
     features = NTKFeatures(n_components=16, random_state=0)
     rows = blocks_of(X) if on_dask else X
@@ -236,7 +235,7 @@ def at_work(client: Client) -> None:
 def kill_during(
     client: Client, name: str, job: Callable[[bool], np.ndarray], moment: Callable[[Run], bool], tally: Tally
 ) -> bool:
-    """Kill a worker at some moment, and judge by the result of a local fit; whether the job was still at work."""
+    """Kill a worker at some moment and compare with a local fit; also return whether the job was still running."""
     victims = ready(client)
     run = Run(lambda: job(True))
     in_time = moment(run) and run.is_alive()
@@ -252,13 +251,13 @@ def test_workers_are_killed_between_products(
     """While the rows are loaded, sent, multiplied for the first time, or later; at any moment of that product."""
     rng = np.random.default_rng(SEED)
     products: list[float] = []
-    times = distributed.OfCluster._times
+    times = distributed.ClusterMatrix._times
 
     def counted(self: Any, V: Any) -> Any:
         products.append(time.monotonic())
         return times(self, V)
 
-    monkeypatch.setattr(distributed.OfCluster, "_times", counted)
+    monkeypatch.setattr(distributed.ClusterMatrix, "_times", counted)
     in_time = 0
     for trial in range(scaled(1, 6)):
         products.clear()
@@ -314,7 +313,7 @@ def test_no_workers_are_left(tally: Tally) -> None:
             at_work(client)
             client.cluster.scale(0)
             run.judge(
-                tally, f"{name}, no workers", refused(RuntimeError, "no workers left", "none", "Start workers"), 30
+                tally, f"{name}, no workers", refused(RuntimeError, "no running workers", "none", "Start workers"), 30
             )
 
 
@@ -333,7 +332,7 @@ def test_all_workers_are_killed(tally: Tally) -> None:
                 os.kill(victim, signal.SIGKILL)
             if not restart:
                 client.cluster.scale(0)
-            judge = equals(feature_ridge(False)) if restart else refused(RuntimeError, "no workers left", "none")
+            judge = equals(feature_ridge(False)) if restart else refused(RuntimeError, "no running workers", "none")
             run.judge(tally, f"all workers killed, restart={restart}", judge)
 
 
@@ -365,7 +364,7 @@ def test_data_are_cancelled(tally: Tally) -> None:
 
 @thorough
 def test_scattered_rows_are_lost(client: Client, tally: Tally) -> None:
-    """Nobody can load them again, which the error says."""
+    """The data cannot be loaded again, and the error says so."""
     X, y = problem()
     victims = ready(client)
     victim = min(victims)
@@ -402,7 +401,7 @@ def test_modules_are_missing_on_the_workers(tally: Tally) -> None:
         ready(client)
         rows = da.from_array(X, chunks=(CHUNK, -1)).map_blocks(problem_of, meta=X[:0])
         run = Run(lambda: FeatureRidge(NTKFeatures(n_components=8, random_state=0), alphas=1.0).fit(rows, y))
-        run.judge(tally, "module missing", refused(RuntimeError, "no workers left", "module"))
+        run.judge(tally, "module missing", refused(RuntimeError, "no running workers", "module"))
 
 
 def problem_of(rows: np.ndarray) -> np.ndarray:
@@ -412,7 +411,7 @@ def problem_of(rows: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("where", ["X", "y", "sample_weight"])
 def test_one_block_is_bad(where: str, tally: Tally) -> None:
-    """The error is ours, says which block, and is short."""
+    """The error is an ntkit error, names the block, and is short."""
     X, y = problem()
     values = {"X": X, "y": y, "sample_weight": np.ones(N)}
     values[where] = values[where].copy()

@@ -1,8 +1,8 @@
-"""Commands that cannot work, as their users meet them.
+"""Commands that cannot work, as users meet them.
 
-A command fails with an exit code and one line that says what is wrong. It shows no traceback, leaves its inputs as
-they are to the byte, and nothing behind. `make test` runs a sample in this process, `make test-all` runs all commands
-as processes of their own, also killed, without space, without packages and two at once.
+A command fails with an exit code and one line that says what is wrong. It shows no traceback, leaves its inputs
+unchanged to the byte, and leaves no files behind. `make test` runs a sample in this process, `make test-all` runs all
+commands as separate processes, also killed, without space, without packages and two at a time.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Setup = Callable[[Path], Any]
 
 @dataclass
 class Trial:
-    """A command line, what is done to the folder before, and what the error says; exit code 2 for wrong options."""
+    """A command line, how the folder is prepared, and the expected error; exit code 2 for wrong options."""
 
     command: str
     setup: Setup | None = None
@@ -122,7 +122,7 @@ def start(command: str | list[str], folder: Path, env: dict[str, str] | None = N
 
 
 def finish(process: Any) -> tuple[int | None, str]:
-    """Exit code (None: it hangs) and what it said."""
+    """Exit code (None: it hangs) and output."""
     try:
         _, err = process.communicate(timeout=SECONDS)
     except subprocess.TimeoutExpired:
@@ -207,14 +207,14 @@ def a_pipe(name: str) -> Setup:
 
 
 EXISTING = [
-    Trial(f"fit t.csv -t y -o old.csv {FIT}", None, "exists. Say --force", (2,)),
-    Trial(f"fit t.csv -t y -o m.ntkit {FIT}", None, "exists. Say --force", (2,)),
-    Trial(f"fit t.csv -t y -o l {FIT}", link("l", "m.ntkit"), "exists. Say --force", (2,)),
-    Trial("predict m.ntkit t.csv -o old.csv", None, "exists. Say --force", (2,)),
-    Trial("predict m.ntkit t.csv -o c.csv", None, "exists. Say --force", (2,)),
-    Trial("compare t.csv -t y -o sub --components 8", content("sub/comparison.png", "mine"), "exists. Say", (2,)),
-    Trial("compare t.csv -t y -o sub --components 8", content("sub/comparison.html", "mine"), "exists. Say", (2,)),
-    Trial("demo -o sub", content("sub/digits.png", "mine"), "exists. Say --force", (2,)),
+    Trial(f"fit t.csv -t y -o old.csv {FIT}", None, "exists. Use --force", (2,)),
+    Trial(f"fit t.csv -t y -o m.ntkit {FIT}", None, "exists. Use --force", (2,)),
+    Trial(f"fit t.csv -t y -o l {FIT}", link("l", "m.ntkit"), "exists. Use --force", (2,)),
+    Trial("predict m.ntkit t.csv -o old.csv", None, "exists. Use --force", (2,)),
+    Trial("predict m.ntkit t.csv -o c.csv", None, "exists. Use --force", (2,)),
+    Trial("compare t.csv -t y -o sub --components 8", content("sub/comparison.png", "mine"), "exists. Use", (2,)),
+    Trial("compare t.csv -t y -o sub --components 8", content("sub/comparison.html", "mine"), "exists. Use", (2,)),
+    Trial("demo -o sub", content("sub/digits.png", "mine"), "exists. Use --force", (2,)),
     Trial(f"fit t.csv -t y -o sub {FIT} --force", None, "'sub' is a folder"),
     Trial("predict m.ntkit t.csv -o sub.csv", lambda folder: (folder / "sub.csv").mkdir(), "is a folder"),
     Trial("predict m.ntkit t.csv -o pipe.csv --force", a_pipe("pipe.csv"), "'pipe.csv' is a"),
@@ -246,7 +246,7 @@ OPTIONS = [
         ("t.csv -t y -o m --seed -1", "--seed"),
         ("t.csv -t y -o m --depth 0", "--depth"),
         ("t.csv -t y -o m --lengthscale inf", "--lengthscale"),
-        ("t.csv -t y -o m --kernel linear --depth 2", "--depth is for"),
+        ("t.csv -t y -o m --kernel linear --depth 2", "--depth applies to"),
     )
 ] + [
     Trial("learn t.csv", None, "No such command", (2,)),
@@ -256,8 +256,8 @@ OPTIONS = [
     Trial("compare t.csv -t y --components 8,,9", None, "--components", (2,)),
     Trial("compare t.csv -t y --seeds 0", None, "--seeds", (2,)),
     Trial("compare t.csv -t y --test 0", None, "--test", (2,)),
-    Trial("predict m.ntkit t.csv -o p.csv --proba", None, "--proba is for classification", (1,)),
-    Trial("predict c.ntkit t.csv -o p.csv --std", None, "--std is for regression", (1,)),
+    Trial("predict m.ntkit t.csv -o p.csv --proba", None, "--proba needs a classification", (1,)),
+    Trial("predict c.ntkit t.csv -o p.csv --std", None, "--std needs a regression", (1,)),
     Trial("predict m.ntkit t.csv -o p.csv --std", None, "--statistics", (1,)),
 ]  # fmt: skip
 
@@ -320,8 +320,8 @@ MODELS = [
     for model, data, setup, says in (
         ("none", f"t.csv {rest}", None, "none'"),
         ("sub", f"t.csv {rest}", None, "sub'"),
-        ("t.csv", f"t.csv {rest}", None, "t.csv' is not a complete ntkit file"),
-        ("map.ntkit", f"t.csv {rest}", None, "makes no predictions"),
+        ("t.csv", f"t.csv {rest}", None, "t.csv' is a table, not a model"),
+        ("map.ntkit", f"t.csv {rest}", None, "cannot predict"),
         ("bad", f"t.csv {rest}", copy("bad", "m.ntkit", lambda data: data[:-40]), "bad'"),
         ("bad", f"t.csv {rest}", copy("bad", "m.ntkit", flipped), "bad'"),
         ("bad", f"t.csv {rest}", content("bad", b""), "bad'"),
@@ -334,7 +334,7 @@ MODELS = [
     )
 ] + [
     Trial("evaluate m.ntkit t.csv -t z", None, "no column 'z'", (1,)),
-    Trial("evaluate m.ntkit t.csv -t k", None, "has learned numbers", (1,)),
+    Trial("evaluate m.ntkit t.csv -t k", None, "predicts numbers", (1,)),
 ]  # fmt: skip
 
 TRIALS = [*ITSELF, *OPTIONS, *TABLES, *MODELS, *EXISTING]
@@ -486,7 +486,7 @@ def test_missing_packages(missing: str, command: str, folder: Path, tally: Tally
 )
 @pytest.mark.parametrize("where", ["closed pipe", "/dev/full"])
 def test_reports_that_nobody_can_read(command: str, where: str, folder: Path, tally: Tally) -> None:
-    """What is written is complete; no traceback."""
+    """Written files are complete; no traceback."""
     if where == "closed pipe":
         reader, writer = os.pipe()
         os.close(reader)
@@ -505,7 +505,7 @@ def test_reports_that_nobody_can_read(command: str, where: str, folder: Path, ta
 
 @thorough
 @pytest.mark.parametrize(("command", "name"), [("predict m.ntkit t.csv", "new.csv"), (f"fit t.csv -t y {FIT}", "new")])
-def test_several_commands_at_once(command: str, name: str, folder: Path, tally: Tally) -> None:
+def test_several_concurrent_commands(command: str, name: str, folder: Path, tally: Tally) -> None:
     """Each writes all of the file, or finds it written by another."""
     before, output = contents(folder), folder / name
     ends = [finish(process) for process in [start(f"{command} -o {name}", folder) for _ in range(3)]]

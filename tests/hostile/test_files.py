@@ -26,7 +26,7 @@ from ntkit.persistence import FileError, load, save
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="needs processes that can be forked")
 LIMIT = 2**28
 SECONDS = 12.0  # of a processor: the two that the limit allows, compilation, and a slow machine
-SLACK = 2**26  # bytes beside those that the limit counts: code that is imported, rows of features
+SLACK = 2**26  # bytes not counted by the limit: imported code, rows of features
 NAMES = [name for name in CASES if "toy" not in name]
 ODD: list[Any] = [
     None, True, -1, 0, 2, 10**12, 2.5, 1e300, "", "auto", [], [1], [[1, 2]], {}, {"type": "float", "value": "nan"},
@@ -37,7 +37,7 @@ SCALES = [1e-300, 1e-9, 1e-3, 1e3, 1e6, 1e12, 1e300]
 
 
 class Trial(NamedTuple):
-    """A file, and what happens to it: `kind` is a function of this module, `index` chooses among its changes."""
+    """A file and its damage: `kind` is a function of this module, `index` chooses among its changes."""
 
     name: str
     kind: str
@@ -52,7 +52,7 @@ class Trial(NamedTuple):
 
 
 class Content(NamedTuple):
-    """What is in a file."""
+    """Return the content of a file."""
 
     arrays: dict[str, np.ndarray]
     metadata: dict[str, Any]
@@ -124,7 +124,7 @@ def change_array(content: Content, rng: np.random.Generator) -> None:
 
 
 def enlarge(content: Content, index: int) -> bool:
-    """Change the size of a number, or set a parameter that has no value; False if there is no such trial."""
+    """Change the size of a number, or set a parameter that has no value; return False if there is no such trial."""
     skipped = {"entropy", "spawn_key", "pool_size", "random_state", "state", "output"}
     found = [(node, key) for node, key in places(content.metadata["model"]) if key not in skipped]
     found = [(node, key) for node, key in found if node[key] is None or type(node[key]) in (int, float)]
@@ -137,14 +137,14 @@ def enlarge(content: Content, index: int) -> bool:
 
 
 class Files:
-    """Files of fitted models, made once; the folder is for what becomes of them."""
+    """Files of fitted models, written once, and a folder for the damaged copies."""
 
     def __init__(self, folder: Path):
         self.folder = folder
         self._known: dict[str, Any] = {}
 
     def original(self, name: str) -> tuple[Path, Any, Any]:
-        """A file, the rows that its model was fitted to, and what it makes of them."""
+        """A file, the rows that its model was fitted to, and the model's results for them."""
         if name not in self._known:
             model, X = fitted(name)
             path = self.folder / f"{len(self._known)}.ntkit"
@@ -153,7 +153,7 @@ class Files:
         return self._known[name]
 
     def judge(self, trial: Trial) -> Outcome:
-        """The verdict on a file that was changed, and on what was loaded from it."""
+        """Return the verdict on a damaged file and on the object loaded from it."""
         source, X, expected = self.original(trial.name)
         path = self.folder / "changed"
         if trial.kind == "damage":
@@ -182,7 +182,7 @@ class Files:
         return self._use(model, X)
 
     def _use(self, model: Any, X: Any) -> Outcome:
-        """What was loaded can be used and saved, or says why not."""
+        """The loaded object can be used and saved, or raises a clear error."""
         try:
             found = apply(model, X)
             if len(found) != len(X):
@@ -254,11 +254,11 @@ class Checkpoints(Files):
 
 
 class StoppedError(Exception):
-    """What ends a fit in these trials."""
+    """The exception that ends a fit in these trials."""
 
 
 def run(tally: Tally, files: Files, trials: list[Trial]) -> None:
-    """Judge trials, those of a file together."""
+    """Judge trials, grouped by file."""
     with warnings.catch_warnings(), threadpool_limits(1), parallel_config(backend="threading"):  # for n_jobs
         warnings.simplefilter("ignore")
         for name in dict.fromkeys(trial.name for trial in trials):

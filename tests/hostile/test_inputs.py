@@ -1,7 +1,7 @@
-"""Bad rows, targets and weights × every estimator and kernel × (fit, use): right, or refused by a clear message.
+"""Bad rows, targets and weights × every estimator and kernel × (fit, use): right, or refused with a clear message.
 
-An input is right if the result equals the one for the same numbers as a float64 array. After a refused fit the
-estimator must be as it was before.
+An input is handled correctly if the result equals the result for the same numbers as a float64 array. A refused fit
+must leave the estimator unchanged.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NAMES = [f"column {i}" for i in range(N_COLUMNS)]
 
 @dataclass(frozen=True)
 class Input:
-    """Rows made of clean ones, and what should come of them."""
+    """Rows derived from clean rows, and the expected outcome."""
 
     name: str
     make: Callable[[np.ndarray], Any]
@@ -53,9 +53,9 @@ class Input:
     clean: Callable[[np.ndarray], np.ndarray] = lambda X: X
     tolerance: float = 1e-6
     finite: bool = True
-    """Whether all numbers in it are finite."""
+    """Return whether all its numbers are finite."""
     named: bool = False
-    """Whether the estimator was fitted on a data frame."""
+    """Return whether the estimator was fitted on a data frame."""
 
 
 def refused(name: str, make: Callable[[np.ndarray], Any], **options: Any) -> Input:
@@ -330,7 +330,7 @@ WORDS = {"text", "data frame with text", "text in objects", "data frame, categor
 
 
 def by_design(subject: Subject, case: Input, phase: str, text: str) -> bool:
-    """Whether an estimator is meant to treat an input in another way than all others do."""
+    """Return whether an estimator is meant to treat an input differently than all others."""
     if text.startswith("goes through"):
         missing = not case.finite and "infinity" not in case.name
         return (subject.name in TAKES_MISSING and missing) or (subject.name in OF_TABLES and case.name in WORDS | DATES)
@@ -429,7 +429,7 @@ def test_rows(subject: Subject, tally: Tally) -> None:
 
 @pytest.mark.parametrize("subject", estimators(), ids=lambda subject: subject.name)
 def test_unfitted(subject: Subject, tally: Tally) -> None:
-    """An estimator that was not fitted says so, whatever it is given."""
+    """An unfitted estimator raises NotFittedError for any input."""
     case = refused("unfitted", lambda X: X)
     for bad in (rows(), None, tensor(rows()), sp.csr_array(rows()), frame(rows())):
         verdict, text = attempt(case, lambda bad=bad: subject.use(subject.make(), bad), lambda: None)

@@ -182,7 +182,7 @@ if not ALL:
 
 
 def verdict(problem: Problem, make: Callable[[Any], Any], dtype: str) -> tuple[Verdict, str]:
-    """Fit, and compare predictions with those in extended precision for the penalty that was chosen."""
+    """Fit, and compare predictions with extended precision for the chosen penalty."""
     X = problem.X.astype(dtype)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

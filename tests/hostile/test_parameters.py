@@ -1,6 +1,6 @@
 """Wrong values × every parameter of every estimator: right, or refused by a message that names the parameter.
 
-Huge sizes run in a process of their own with a bound on its memory: they are refused at once, or are harmless.
+Huge sizes run in a separate process with a memory limit: they are refused at once, or are harmless.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.hostile.subjects import Subject, estimator_classes, judge, of_class, 
 from tests.hostile.verdicts import Tally, Verdict
 from tests.tiers import sampled, thorough
 
-ALLOWANCE = 3 * 2**30  # bytes that a process may take beyond what it has when it starts
+ALLOWANCE = 3 * 2**30  # bytes that a process may take in addition to its memory at the start
 SECONDS = 5  # of processor time for one fit with a huge value
 NEVER: dict[str, Any] = {
     "an object": object(),

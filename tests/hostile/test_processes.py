@@ -1,4 +1,4 @@
-"""Processes that are killed, disks that are full, several processes and threads at one file: nothing is lost.
+"""Killed processes, full disks, several processes and threads using one file: no data are lost.
 
 Children are forked from this process, which saves them the imports.
 """
@@ -75,7 +75,7 @@ def save_versions(path: Path) -> None:
 
 
 def test_kills_while_saving(tally: Tally, tmp_path: Path) -> None:
-    """The file is that of before or the new one, whole; the next writer removes what the killed one has left."""
+    """The file is either the old or the new one, complete; the next writer removes the leftovers of the killed one."""
     path, rng = tmp_path / "file", random.Random(SEED)
     _files.write(path, {"a": np.zeros(3)}, {"kind": "test", "number": 0})
     n_left = 0
@@ -147,7 +147,7 @@ def child_fit(kind: str, path: Path, moment: str, number: int, expected: Any) ->
 
 @pytest.mark.parametrize("kind", ["ridge", "classifier"])
 def test_kills_at_every_step_of_a_checkpoint(kind: str, tally: Tally, tmp_path: Path) -> None:
-    """At the second block, where there is nothing to go on from; in the middle; before, in and after the writing."""
+    """Kill at the second block, before the first checkpoint; in the middle; before, during and after writing."""
     expected, path = fit(kind), tmp_path / "fit.checkpoint"
     for moment, number in [("block", 1), ("fsync", 3), ("replace", 4), ("replaced", 4), ("block", 15)]:
         code = exit_code(forked(partial(child_fit, kind, path, moment, number, expected)))
@@ -179,7 +179,9 @@ def test_kills_of_fits_at_random(tally: Tally, tmp_path: Path) -> None:
 
 
 def saves_are_refused(model: Any, path: Path, content: bytes, reason: str) -> Verdict:
-    """Whether `save` fails as it should: the error names file and reason, the old file stays, and nothing else."""
+    """Check that `save` fails correctly: the error names file and reason, the old file stays, and no other file
+    appears.
+    """
     try:
         save(model, path, statistics=True)
     except OSError as error:
@@ -190,7 +192,7 @@ def saves_are_refused(model: Any, path: Path, content: bytes, reason: str) -> Ve
 
 
 def fits_go_on(path: Path, expected: Any, reason: str) -> Verdict:
-    """Whether a fit whose checkpoints cannot be written is right, and warns once, of file and reason."""
+    """Check that a fit whose checkpoints cannot be written is right, and warns once, naming file and reason."""
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         model = fit("ridge", checkpoint=path, checkpoint_every=0)
@@ -311,7 +313,7 @@ def test_writers_and_readers_of_one_file(tally: Tally, tmp_path: Path) -> None:
 
 
 def test_modes_of_files_of_other_threads(tally: Tally, tmp_path: Path) -> None:
-    """Threads that save leave the mode of new files, their own and those of others, to the umask."""
+    """Threads that save do not change the umask for new files of their own or of others."""
     done, before = threading.Event(), os.umask(0o027)
 
     def work(number: int) -> None:
@@ -400,7 +402,7 @@ def round_of_refusals(folder: Path, index: int) -> None:
 
 @pytest.mark.parametrize("work", [round_of_files, round_of_checkpoints, round_of_refusals])
 def test_nothing_leaks(work: Callable[[Path, int], None], tally: Tally, tmp_path: Path) -> None:
-    """Memory, open files and threads stay as they are however often something is done."""
+    """Memory, open files and threads do not grow when an operation is repeated."""
     folder = Path("/proc/self/fd")
     if not folder.exists():
         pytest.skip("needs /proc")

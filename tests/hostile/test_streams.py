@@ -1,7 +1,7 @@
-"""Faults at every place of streams and files.
+"""Faults at every position of streams and files.
 
-An error names the file, or the item of the stream, and the row; the column too where there is one. It leaves the model
-as it was. `make test` runs a sample.
+An error names the file, or the item of the stream, and the row, and the column if there is one. It leaves the model
+unchanged. `make test` runs a sample.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ntkit import FeatureRidge, FeatureRidgeClassifier, NTKFeatures
 N_PARTS, N_ROWS = 3, 40
 NAMES = ["a", "b", "c"]
 FEATURES: dict[str, Callable[[], Any]] = {
-    "identity": FunctionTransformer,  # keeps no names and checks nothing
+    "identity": FunctionTransformer,  # stores no names and checks no values
     "map": lambda: NTKFeatures(n_components=8, random_state=0),
     "scaled": lambda: make_pipeline(StandardScaler(with_mean=False), NTKFeatures(n_components=8, random_state=0)),
 }
@@ -129,7 +129,7 @@ OF_FILES = ("CSV", "compressed", "Parquet")
 
 
 def applies(fault: str, source: str, features: str) -> bool:
-    """Whether a source can have a fault; files have no weights, and most tables no text among numbers."""
+    """Return whether a source can have a fault; files have no weights, and most tables no text among numbers."""
     if source in OF_FILES:
         return "weight" not in fault and fault not in ("fewer targets", "more targets", "one axis") and (
             source != "Parquet" or "text" not in fault
@@ -142,7 +142,7 @@ def applies(fault: str, source: str, features: str) -> bool:
 
 
 def expected(fault: str, source: str, part: int, row: int, folder: Path) -> list[str]:
-    """What a message must contain."""
+    """Return the words that a message must contain."""
     if source in OF_FILES:
         ending = {"CSV": "csv", "compressed": "csv.gz", "Parquet": "parquet"}[source]
         place = [re.escape(f"'{folder / f'part{part}.{ending}'}'")]
@@ -185,7 +185,7 @@ def test_faults(source: str, features: str, batch_size: int | None, tmp_path: Pa
             continue
         for part, row in sampled(PLACES, 2):
             if part == 0 and fault in SHAPES and fault not in ("fewer targets", "fewer weights", "one axis"):
-                continue  # the first rows say what the others must be
+                continue  # the first rows determine what the others must be
             given = parts()
             change(given[part], row)
             X, y = SOURCES[source](given, tmp_path)
@@ -248,7 +248,7 @@ class OwnError(ValueError):
 @pytest.mark.parametrize("error", [OSError("the disk is gone"), OwnError(3, "x"), ValueError("rows"), KeyError("k")])
 @pytest.mark.parametrize("features", FEATURES)
 def test_errors_of_the_program_that_makes_the_rows(error: Exception, features: str, tally: Tally) -> None:
-    """They are raised as they are, wherever they come."""
+    """They are raised unchanged, at any position."""
     for part in range(N_PARTS):
 
         class Rows:

@@ -13,7 +13,7 @@ class Verdict(StrEnum):
 
     RIGHT = "right"  # the result is correct
     REFUSED = "refused"  # an error of ours that names argument, rule and value
-    WARNED = "warned"  # the result is as good as can be, and a warning says what is wrong
+    WARNED = "warned"  # the result is as good as possible, and a warning describes the problem
     VAGUE = "vague"  # an error of the right type whose message lacks argument, rule or value; counted, few allowed
     FOREIGN = "foreign"  # an exception from the depths: LinAlgError, KeyError, "Input contains NaN" where there is none
     WRONG = "wrong"  # a wrong result without a word
@@ -49,7 +49,7 @@ class Tally:
 
 
 def table(properties: list[tuple[str, Any]]) -> str:
-    """Counts of all groups as text; `properties` are those that tests have recorded."""
+    """Return the counts of all groups as text; `properties` are those recorded by tests."""
     counts: Counter[tuple[str, str]] = Counter()
     for name, count in properties:
         kind, _, rest = name.partition(":")

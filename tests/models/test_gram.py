@@ -151,7 +151,7 @@ def test_regression_is_ridge_regression_on_all_features(solver, normalize, inter
     assert fitted.alpha_ == 0.2
     assert np.isnan(fitted.errors_).all()  # one α needs none
     assert fitted.preprocessor_ is None
-    with pytest.raises(ValueError, match="GramRidge has no posterior to take standard deviations from"):
+    with pytest.raises(ValueError, match="GramRidge has no posterior and so no standard deviations"):
         fitted.predict(X, return_std=True)
 
 
@@ -713,7 +713,7 @@ def test_layers_on_top_refuse_rows_of_zeros():
     X, y = rows(0, 30)
     X[3] = 0
     one = model(features=Rectified(bias=0.0), hidden_layers=1)
-    text = r"'X' .* must be free of rows whose features are all zero if there are hidden"
+    text = r"'X' .* must be free of rows whose features are all zero if hidden_layers > 0"
     with pytest.raises(ValueError, match=text):
         one.transduce(X, y, X)
     one.set_params(hidden_layers=0, warm_start=True, solver="dual").transduce(X, y, X)

@@ -1,7 +1,7 @@
-"""Commands and their options; what they do is in ``commands``."""
+"""The commands and their options. The work is done in ``ntkit.cli.commands``."""
 
-# ruff: noqa: ARG001 (all options go on to `_run` as they are)
-# ruff: noqa: D301 (click wants \b, a real backspace, before paragraphs that it must not fill)
+# ruff: noqa: ARG001 (commands pass all options to `_run` through locals())
+# ruff: noqa: D301 (click does not refill paragraphs that begin with \b, a backspace)
 
 from __future__ import annotations
 
@@ -39,17 +39,19 @@ Data = Annotated[
 ]
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="File written by 'ntkit fit'.", show_default=False)]
 Target = Annotated[str, typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict.", show_default=False)]
-TaskOption = Annotated[Task, typer.Option(help="What to learn; auto looks at the target.")]
-Test = Annotated[float, typer.Option(metavar="FRACTION", help="Part of the rows held out to test on; 0: none.")]
+TaskOption = Annotated[Task, typer.Option(help="Kind of prediction; auto decides by the target.")]
+Test = Annotated[
+    float, typer.Option(metavar="FRACTION", help="Fraction of rows held out for the test; 0 skips the test.")
+]
 Drop = Annotated[
     list[str] | None, typer.Option(metavar="COLUMN", help="Column to leave out; may be repeated.", show_default=False)
 ]
-DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows without a target.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
-Force = Annotated[bool, typer.Option("--force", "-f", help="Replace the output if it exists.")]
+DropMissing = Annotated[bool, typer.Option("--drop-missing-target", help="Leave out rows whose target is missing.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of all random numbers.")]
+Force = Annotated[bool, typer.Option("--force", "-f", help="Replace output files that exist.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show where an error came from.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print errors only: no report, notes or progress.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 def _version(value: bool) -> None:
@@ -64,7 +66,7 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Kernel methods on tables: neural tangent kernels and their relatives, by explicit features.
+    """Kernel methods for tables: neural tangent kernels and related kernels, with explicit features.
 
     \b
     Examples:
@@ -74,7 +76,7 @@ def _root(
     """
 
 
-@app.command(short_help="Learn to predict a column of a table.")
+@app.command(short_help="Fit a model that predicts a column of a table.")
 def fit(
     data: Data,
     target: Target,
@@ -84,42 +86,46 @@ def fit(
     task: TaskOption = Task.auto,
     time_budget: Annotated[
         float,
-        typer.Option(metavar="SECONDS", min=0, help="Time for the search; the last fit, on all rows, comes on top."),
+        typer.Option(metavar="SECONDS", min=0, help="Time for the search. The final fit takes extra time."),
     ] = 60.0,
-    components: Annotated[int, typer.Option(min=1, help="Most features of a model.")] = 8192,
+    components: Annotated[int, typer.Option(min=1, help="Maximum number of features of a model.")] = 8192,
     test: Test = 0.2,
     drop: Drop = None,
     drop_missing_target: DropMissing = False,
     seed: Seed = 0,
-    kernel: Annotated[Kernel, typer.Option(help="Kernels to search.")] = Kernel.auto,
+    kernel: Annotated[Kernel, typer.Option(help="Kernels to try.")] = Kernel.auto,
     depth: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Depth of the NTK instead of a search.", show_default=False)
+        int | None,
+        typer.Option(min=1, metavar="N", help="Depth of the NTK. Default: chosen by the search.", show_default=False),
     ] = None,
     lengthscale: Annotated[
         float | None,
         typer.Option(
             metavar="S",
-            help="Length scale of the Gaussian kernel, of standardized columns, instead of a search.",
+            help="Length scale of the Gaussian kernel on standardized columns. Default: chosen by the search.",
             show_default=False,
         ),
     ] = None,
     statistics: Annotated[
-        bool, typer.Option("--statistics", help="Save what 'predict --std' needs too: 8 components² bytes.")
+        bool, typer.Option("--statistics", help="Save what 'predict --std' needs: about 4 · features² more bytes.")
     ] = False,
     plot: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="PNG file for a plot of the columns that matter.", show_default=False),
+        typer.Option(metavar="FILE", help="PNG file for a plot of the column importances.", show_default=False),
     ] = None,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Learn to predict a column of a table; find the kernel, which columns matter, the size and the penalty.
+    """Fit a model that predicts a column of a table from the other columns, and save it.
 
-    Numbers are used as they are, text becomes one column per value, dates become trend, season, weekday and time;
-    missing values are allowed. The kernels are compared on held-out rows, the best is tested on rows that the search
-    has not seen, beside scikit-learn's HistGradientBoosting, then fitted on all rows.
+    The search tries several kernels and chooses the kernel, the number of features and the penalty. The chosen model
+    is tested on held-out rows that the search has not seen, compared with scikit-learn's HistGradientBoosting, and
+    then fitted again on all rows.
+
+    Numbers are used as they are. Text becomes one column per value. Dates become trend, season, weekday and time of
+    day. Values may be missing.
 
     \b
     Examples:
@@ -127,16 +133,18 @@ def fit(
       ntkit fit digits.npz -t y -o digits.ntkit --task classification --components 8192
       ntkit fit log.parquet -t load -o load.ntkit --drop id --kernel ntk --depth 2 --json
     """
-    _require(0 <= test < 1, f"--test must be 0 or more and less than 1. Got {test:g}.")
-    _require(depth is None or kernel in ("auto", "ntk"), f"--depth is for --kernel ntk, not {kernel}.")
+    _require(0 <= test < 1, f"--test must be at least 0 and less than 1. Got {test:g}.")
+    _require(depth is None or kernel in ("auto", "ntk"), f"--depth applies to --kernel ntk, not to {kernel}.")
     if lengthscale is not None:
-        _require(kernel in ("auto", "gaussian"), f"--lengthscale is for --kernel gaussian, not {kernel}.")
+        _require(kernel in ("auto", "gaussian"), f"--lengthscale applies to --kernel gaussian, not to {kernel}.")
         _require(0 < lengthscale < float("inf"), f"--lengthscale must be positive. Got {lengthscale:g}.")
+    if plot is not None:
+        _require(plot.suffix.lower() == ".png", f"--plot must end in .png. Got '{plot}'.")
     _check_outputs([output, *([plot] if plot else [])], [data], force)
     _run("fit", progress=_progress(json, quiet), **locals())
 
 
-@app.command(short_help="Predict the rows of a table.")
+@app.command(short_help="Predict each row of a table with a saved model.")
 def predict(
     model: Model,
     data: Data,
@@ -144,20 +152,23 @@ def predict(
         Path,
         typer.Option("--output", "-o", metavar="FILE", help="CSV, TSV or Parquet file to write; - is standard output."),
     ] = Path("-"),
-    proba: Annotated[bool, typer.Option("--proba", help="Write the probabilities of the classes too.")] = False,
-    std: Annotated[bool, typer.Option("--std", help="Write standard deviations too (fit with --statistics).")] = False,
+    proba: Annotated[bool, typer.Option("--proba", help="Add one column per class with its probability.")] = False,
+    std: Annotated[
+        bool, typer.Option("--std", help="Add standard deviations. Needs a model fitted with --statistics.")
+    ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", "-k", help="Write the columns of the table too, before these.")
+        bool, typer.Option("--keep", "-k", help="Copy the columns of the table in front of the predictions.")
     ] = False,
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Predict the rows of a table with a saved model; one row of output for each row of the table.
+    """Predict each row of a table with a saved model.
 
-    Columns are found by name; those that the model does not know are ignored. Predictions of classes are written as
-    they are, also labels such as =SUM(A1) that a spreadsheet would run (a note says so): import the file as text there.
+    The output has one row for each row of the table, in the same order. Columns are matched by name, and columns that
+    the model does not use are ignored. Class labels are written unchanged. If a label such as =SUM(A1) could run as a
+    formula in a spreadsheet, a note says so: import the file as text.
 
     \b
     Examples:
@@ -166,7 +177,7 @@ def predict(
       cat new.csv | ntkit predict price.ntkit - --keep > predictions.csv
     """
     if output == Path("-"):
-        _require(not json, "--json prints to standard output, and so would the predictions. Name a file: --output.")
+        _require(not json, "--json and the predictions cannot both go to standard output. Give a file with --output.")
     else:
         _check_ending(output)
         _check_outputs([output], [model, data], force)
@@ -182,7 +193,7 @@ def evaluate(
     json: Json = False,
     debug: Debug = False,
 ) -> None:
-    """Test a saved model on a table, beside the best constant prediction.
+    """Test a saved model on a table that has the target, and compare it with the best constant prediction.
 
     \b
     Examples:
@@ -197,15 +208,17 @@ def compare(
     context: typer.Context,
     data: Data,
     target: Target,
-    components: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of features.")] = "256,1024,4096",
+    components: Annotated[str, typer.Option(metavar="N,N,…", help="Numbers of features to try.")] = "256,1024,4096",
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for a plot and a page.", show_default=False),
+        typer.Option("--output", "-o", metavar="FOLDER", help="Folder for a plot and a web page.", show_default=False),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Draws of each map; errors are averaged.")] = 1,
-    max_exact: Annotated[int, typer.Option(min=0, help="Most training rows for exact kernels.")] = 5000,
+    seeds: Annotated[int, typer.Option(min=1, help="Random draws of each map; errors are averaged over them.")] = 1,
+    max_exact: Annotated[
+        int, typer.Option(min=0, help="Skip exact kernels above this number of training rows.")
+    ] = 5000,
     task: TaskOption = Task.auto,
-    test: Annotated[float, typer.Option(metavar="FRACTION", help="Part of the rows held out to test on.")] = 0.2,
+    test: Annotated[float, typer.Option(metavar="FRACTION", help="Fraction of rows held out for the test.")] = 0.2,
     drop: Drop = None,
     drop_missing_target: DropMissing = False,
     seed: Seed = 0,
@@ -214,16 +227,17 @@ def compare(
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Compare feature maps, and exact kernels where the rows are few enough: error, time and size.
+    """Compare feature maps, exact kernels and gradient-boosted trees on a table: error, time and size.
 
-    A plot and a page of an earlier comparison are replaced; other files of their names only with --force.
+    With --output, also write a plot and an HTML page. Those of an earlier comparison are replaced; other files with
+    the same names are replaced only with --force.
 
     \b
     Examples:
       ntkit compare houses.csv --target price
       ntkit compare houses.csv -t price --components 512,2048 --seeds 3 --output comparison
     """
-    _require(0 < test < 1, f"--test must be more than 0 and less than 1. Got {test:g}.")
+    _require(0 < test < 1, f"--test must be greater than 0 and less than 1. Got {test:g}.")
     options = {**locals(), "components": _sizes(components)}
     del options["context"]
     if output is not None:
@@ -231,19 +245,20 @@ def compare(
     _run("compare", progress=_progress(json, quiet), command_line=shlex.join(["ntkit", *context.obj]), **options)
 
 
-@app.command(short_help="Handwritten digits in seconds.")
+@app.command(short_help="Compare the exact kernel with features.")
 def demo(
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the plot; made if missing.")
+        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the plots; created if missing.")
     ] = Path("demo"),
     force: Force = False,
     json: Json = False,
     quiet: Quiet = False,
     debug: Debug = False,
 ) -> None:
-    """Classify handwritten digits: linear, Gaussian and NTK features, and the exact NTK. Takes seconds.
+    """Compare the exact neural tangent kernel with features of it, on growing data and on handwritten digits.
 
-    The plot of an earlier demo is replaced; another file of its name only with --force.
+    It takes less than a minute on two cores. In the end the kernel matrix no longer fits into memory, and the features
+    still do. The plots of an earlier demo are replaced; other files with the same names are replaced only with --force.
 
     \b
     Examples:
@@ -255,7 +270,7 @@ def demo(
 
 
 def _run(command: str, *, json: bool, debug: bool, quiet: bool = False, force: bool = False, **options: Any) -> None:
-    """Run a command with its options and print its report; heavy imports happen here, so that help is quick."""
+    """Run a command and print its report. Heavy imports happen here, so that ``--help`` is quick."""
     from ntkit.cli import commands, texts
     from ntkit.cli.progress import announcing
 
@@ -270,7 +285,7 @@ def _run(command: str, *, json: bool, debug: bool, quiet: bool = False, force: b
 
 
 def _print(text: str) -> None:
-    """Print a report; an error leaves nothing to print at the end of the process, which would fail once more."""
+    """Print a report. After an error, discard the rest: flushing it at the end of the process would fail again."""
     try:
         print(text, flush=True)
     except OSError as error:
@@ -291,19 +306,21 @@ def _require(condition: bool, text: str) -> None:
 def _check_outputs(
     outputs: Sequence[Path], inputs: Sequence[Path], force: bool, is_ours: Callable[[Path], bool] | None = None
 ) -> None:
-    """Refuse to replace an input, by whatever name, and without --force other files that the command has not made."""
+    """Refuse outputs that are inputs under any name, and existing files unless `force` or `is_ours` allows them."""
     for output in outputs:
+        _require(output != Path("-"), "Only 'predict' writes to standard output. Give the output a name.")
         for given in inputs:
             same = output.exists() and given.exists() and os.path.samefile(output, given)
-            _require(not same, f"The output '{output}' is the input '{given}', which must stay. Name another file.")
+            _require(not same, f"The output '{output}' is the input '{given}'. Name another file.")
         known = force or not output.is_file() or (is_ours is not None and is_ours(output))
-        _require(known, f"The output '{output}' exists. Say --force to replace it, or name another.")
+        _require(known, f"The output '{output}' exists. Use --force to replace it, or name another file.")
 
 
 def _check_plots(command: str, folder: Path, inputs: Sequence[Path], force: bool) -> None:
-    """The same for the files of a folder; files that the command has written before are replaced."""
+    """Check the files that `command` writes to a folder. Files of an earlier run may be replaced."""
     from ntkit.cli.page import FILES, is_ours
 
+    _require(folder != Path("-"), "Only 'predict' writes to standard output. Name a folder.")
     _check_outputs([folder / name for name in FILES[command]], inputs, force, is_ours)
 
 

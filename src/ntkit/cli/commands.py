@@ -1,4 +1,4 @@
-"""What the commands do: functions from options to a report (plain data, ready for JSON)."""
+"""The commands as functions. Each takes its options and returns a report: plain data that can be written as JSON."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from threadpoolctl import threadpool_limits
 
 from ntkit._files import replacing
 from ntkit.cli.data import (
-    PARQUET,
     STREAM,
     Table,
     as_numbers,
     check_file,
     errors_in,
+    in_message,
     load_model,
     load_table,
     name_of,
@@ -27,15 +27,16 @@ from ntkit.cli.data import (
     write_frame,
 )
 from ntkit.cli.demo import run as demo
-from ntkit.cli.progress import Progress
+from ntkit.cli.progress import PhaseBar
 from ntkit.cli.scores import evaluate_model, evaluate_trees
-from ntkit.tables import TableEncoder, level_text
+from ntkit.tables import PARQUET_ENDINGS, TableEncoder, level_text
 
 __all__ = ["compare", "demo", "evaluate", "fit", "predict"]
 
-_MOST_FOR_TREES = 10**8  # rows times columns times classes: more take minutes
-_MOST_FOR_ONE_THREAD = 10**7  # as above: some seconds
-_SHARES = {"trees": 0.05, "test": 0.02, "final fit": 0.25}  # of the time budget, until better is known
+_MAX_TREES_SIZE = 10**8  # rows × columns × classes; above this size, trees would take minutes and are skipped
+_MAX_ONE_THREAD_SIZE = 10**7  # rows × columns × classes; up to this size, trees take seconds on one thread
+# First guesses of the durations of the phases after the search, as fractions of the time budget.
+_PHASE_FRACTIONS = {"test": 0.07, "final fit": 0.25}
 
 
 def fit(
@@ -43,7 +44,7 @@ def fit(
     drop: Sequence[str] | None, drop_missing_target: bool, seed: int, kernel: str, depth: int | None,
     lengthscale: float | None, statistics: bool, progress: bool, plot: Path | None = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Search, test, refit on all rows, save."""
+    """Search for a model, test it, fit it on all rows and save it."""
     from ntkit.persistence import save
 
     check_file(output)
@@ -52,17 +53,22 @@ def fit(
     began = time.perf_counter()
     table = load_table(data, target, task, drop, drop_missing_target, test, seed)
     with errors_in(data):
-        # All rows: what is refused is refused now, not after the search, and no column is new in the last fit.
+        # Fitted on all rows: invalid columns are found before the search, and the final fit has the same columns.
         encoder = TableEncoder().fit(table.X)
     options = {"time_budget": time_budget, "n_components": components, "random_state": seed}
     maps = candidates(kernel, depth, lengthscale, len(encoder.get_feature_names_out()))
-    phases = [("search", max(time_budget, 1.0)), *((name, share * time_budget) for name, share in _SHARES.items())]
-    bar = Progress(phases if len(table.test) else phases[:1], shown=progress)
+    phases = [("search", max(time_budget, 1.0)), *((name, f * time_budget) for name, f in _PHASE_FRACTIONS.items())]
+    bar = PhaseBar(phases if len(table.test) else phases[:1], shown=progress)
     with bar.running():
         model, search, scores = _search(table, encoder, options, maps, bar)
     save(model, output, statistics=statistics)
     columns = _importances(search, encoder)
-    if plot is not None:
+    if plot is not None and columns is None:
+        warnings.warn(
+            f"There is no plot: the chosen model, {search.best_name_}, has no column importances.", stacklevel=2
+        )
+        plot = None
+    if plot is not None and columns is not None:
         _plot_importances(columns, plot)
     best = model.model_
     return {
@@ -90,9 +96,9 @@ def fit(
 
 
 def _search(
-    table: Table, encoder: TableEncoder, options: dict[str, Any], maps: dict[str, Any] | None, bar: Progress
+    table: Table, encoder: TableEncoder, options: dict[str, Any], maps: dict[str, Any] | None, bar: PhaseBar
 ) -> tuple[Any, Any, dict[str, Any] | None]:
-    """The model of all rows, the search, and the scores on held-out rows of a model without them."""
+    """Return the model fitted on all rows, the search, and the test scores of the model fitted on training rows."""
     from sklearn.base import clone
     from sklearn.frozen import FrozenEstimator
 
@@ -113,46 +119,44 @@ def _search(
     search, scores = model.model_, None
     best = search.best_estimator_
     if len(test):
-        bar.expected["final fit"] = _seconds_of_last_fits(search)
-        with bar.phase("trees"):
-            trees = _trees(table, encoder)
+        bar.expected["final fit"] = _final_fit_seconds(search)
         with bar.phase("test"):
             scores = evaluate_model(model, table.rows(test), y[test], y[train])
-            scores |= {"trees": trees}
+            scores |= {"trees": _trees(table, encoder)}
         with bar.phase("final fit"):
             model = model.set_params(learner=clone(best)).fit(table.X, y)
             best = model.model_
-    model.model_ = best  # without what was tried on the way
+    model.model_ = best  # the model alone, without the other candidates
     return model.set_params(learner="search", encoder=None, **options), search, scores
 
 
-def _seconds_of_last_fits(search: Any) -> float:
-    """Seconds that the models chosen took on all rows."""
+def _final_fit_seconds(search: Any) -> float:
+    """Estimate the duration of the final fit by the last fits of the chosen models in the search."""
     names = [part.partition(" ")[2] for part in search.best_name_.split(" + ")] + [search.best_name_]
     last = {result["name"]: result["seconds"] for result in search.results_}
     return max(sum(seconds for name, seconds in last.items() if name in names), 1.0)
 
 
 def _trees(table: Table, encoder: TableEncoder) -> dict[str, Any] | None:
-    """Scores of trees on the held-out rows; None if they would take long."""
+    """Return the scores of gradient-boosted trees on the held-out rows, or None if they would take minutes."""
     n_classes = 1 if table.task == "regression" else len(np.unique(table.y))
-    if len(table.train) * len(encoder.get_feature_names_out()) * n_classes > _MOST_FOR_TREES:
+    if len(table.train) * len(encoder.get_feature_names_out()) * n_classes > _MAX_TREES_SIZE:
         return None
     rows = [(encoder.transform(table.rows(some)), table.y[some]) for some in (table.train, table.test)]
-    # Threads of OpenMP wait for each other by spinning: on a busy machine one thread is many times faster.
-    threads = 1 if rows[0][0].size * n_classes <= _MOST_FOR_ONE_THREAD else None
+    # OpenMP threads wait for each other by spinning. On a busy machine one thread is many times faster.
+    threads = 1 if rows[0][0].size * n_classes <= _MAX_ONE_THREAD_SIZE else None
     with warnings.catch_warnings(), threadpool_limits(threads, user_api="openmp"):
-        warnings.simplefilter("ignore")  # of binning few values
+        warnings.simplefilter("ignore")  # about bins of columns with few values
         return evaluate_trees(table.task, rows[0], rows[1])
 
 
 def _n_components(model: Any) -> int:
-    """Features of a model, of an average of all of them."""
+    """Return the number of features of a model; for an average, the sum over its models."""
     return sum(_n_components(each) for each in getattr(model, "estimators_", [])) or int(model.coef_.shape[-1])
 
 
 def _importances(search: Any, encoder: TableEncoder) -> dict[str, float] | None:
-    """Share of each column of the table in the changes of the prediction, largest first; None without a metric."""
+    """Return the importance of each column of the table, largest first, or None for a model without a metric."""
     found = getattr(search, "feature_importances_", None)
     if found is None:
         return None
@@ -163,22 +167,18 @@ def _importances(search: Any, encoder: TableEncoder) -> dict[str, float] | None:
 
 
 def _check_plot(path: Path) -> None:
-    from ntkit.display._common import check_matplotlib
+    from ntkit.display import check_matplotlib
 
     check_file(path)
     check_matplotlib("ntkit fit --plot")
-    if path.suffix.lower() != ".png":
-        raise ValueError(f"--plot writes a .png file. Got '{path}'.")
 
 
-def _plot_importances(columns: dict[str, float] | None, path: Path) -> None:
+def _plot_importances(columns: dict[str, float], path: Path) -> None:
     from matplotlib.figure import Figure
 
     from ntkit.cli.page import as_png
     from ntkit.display import ImportanceDisplay
 
-    if columns is None:
-        raise ValueError("The model chosen has not learned which columns matter: there is nothing to plot.")
     figure = Figure(figsize=(6.4, 1.0 + 0.26 * min(len(columns), 21)), layout="constrained")
     ImportanceDisplay.from_values(list(columns.values()), names=list(columns), ax=figure.subplots())
     with replacing(path) as file:
@@ -186,19 +186,19 @@ def _plot_importances(columns: dict[str, float] | None, path: Path) -> None:
 
 
 def predict(*, model: Path, data: Path, output: Path, proba: bool, std: bool, keep: bool = False) -> dict[str, Any]:
-    """Write predictions, one row for each row of the table."""
+    """Write one prediction for each row of the table."""
     import pandas as pd
 
     if output != STREAM:
         check_file(output)
-    if output.name.lower().endswith(PARQUET):
-        import pyarrow  # noqa: F401 (if it is missing, say so before the work)
+    if output.name.lower().endswith(PARQUET_ENDINGS):
+        import pyarrow  # noqa: F401 (a missing package is reported before the work)
     estimator = load_model(model)
     classifier = hasattr(estimator, "classes_")
     if proba and not classifier:
-        raise ValueError("--proba is for classification, and this model does regression. --std gives its uncertainty.")
+        raise ValueError("--proba needs a classification model, and this is a regression model. Use --std instead.")
     if std and classifier:
-        raise ValueError("--std is for regression, and this model does classification. --proba gives its uncertainty.")
+        raise ValueError("--std needs a regression model, and this is a classification model. Use --proba instead.")
     text = text_columns(estimator)
     X, _, kept = read(data, text=text, keep=keep)
     columns = _predictions(estimator, X, data, proba=proba, std=std)
@@ -206,7 +206,8 @@ def predict(*, model: Path, data: Path, output: Path, proba: bool, std: bool, ke
     if kept is not None:
         twice = [name for name in frame if name in kept]
         if twice:
-            raise ValueError(f"'{name_of(data)}' has a column '{twice[0]}' already. Rename it, or leave out --keep.")
+            where = in_message(data)
+            raise ValueError(f"{where} has a column '{twice[0]}' already. Rename the column, or omit --keep.")
         frame = pd.concat([kept.reset_index(drop=True), frame], axis=1)
     write_frame(frame, output)
     return {
@@ -220,11 +221,11 @@ def predict(*, model: Path, data: Path, output: Path, proba: bool, std: bool, ke
 
 
 def _predictions(estimator: Any, X: Any, data: Path, *, proba: bool, std: bool) -> dict[str, Any]:
-    """Columns of predictions, with probabilities or standard deviations if these are asked for."""
+    """Return columns of predictions, with probabilities or standard deviations on request."""
     columns: dict[str, Any] = {}
     with errors_in(data):
         columns["prediction"] = estimator.predict(X)
-    if std:  # errors are the model's, not the table's
+    if std:  # outside errors_in: a model without statistics is not an error in the data
         columns["std"] = estimator.predict(X, return_std=True)[1]
     if proba:
         P = estimator.predict_proba(X)
@@ -233,7 +234,7 @@ def _predictions(estimator: Any, X: Any, data: Path, *, proba: bool, std: bool) 
 
 
 def evaluate(*, model: Path, data: Path, target: str, drop_missing_target: bool) -> dict[str, Any]:
-    """Scores of a saved model on a table with targets, and scores of the best constant."""
+    """Return the scores of a saved model on a table with targets, and the scores of the best constant."""
     estimator = load_model(model)
     text = text_columns(estimator)
     classes = getattr(estimator, "classes_", None)
@@ -242,7 +243,7 @@ def evaluate(*, model: Path, data: Path, target: str, drop_missing_target: bool)
         data, target, drop_missing_target=drop_missing_target, text=text | ({target} if labels_are_text else set())
     )
     with errors_in(data):
-        remedy = "The model has learned numbers."
+        remedy = "The model predicts numbers."
         y = np.array([level_text(value) for value in y]) if labels_are_text else as_numbers(y, target, remedy)
         scores = evaluate_model(estimator, X, y, y)
     return {
@@ -261,7 +262,7 @@ def compare(
     test: float, max_exact: int, drop: Sequence[str] | None, drop_missing_target: bool, progress: bool,
     command_line: str,
 ) -> dict[str, Any]:  # fmt: skip
-    """All maps on one table: a report, and with `output` its plot and page."""
+    """Compare all maps on one table. With `output`, also write a plot and an HTML page."""
     from ntkit.cli import comparison, page
 
     if output is not None:
@@ -271,7 +272,7 @@ def compare(
     task, y = table.task, table.y[table.train]
     with errors_in(data):
         encoder = TableEncoder().fit(table.rows(table.train))
-        rows = comparison.Split(
+        rows = comparison.TrainTest(
             *(encoder.transform(table.rows(table.train)), y),
             *(encoder.transform(table.rows(table.test)), table.y[table.test]),
         )
@@ -287,7 +288,7 @@ def compare(
         "target": target,
         "task": task,
         "task_reason": table.reason,
-        "error_label": "test MSE" if task == "regression" else "test error (share misclassified)",
+        "error_label": "test MSE" if task == "regression" else "test error rate",
         "facts": {
             "file": name_of(data, short=True),
             "target": f"{target} ({task})",
@@ -311,14 +312,15 @@ def compare(
 
 
 def candidates(kernel: str, depth: int | None, lengthscale: float | None, n_features: int) -> dict[str, Any] | None:
-    """Maps to search; None: the default ones."""
+    """Return the feature maps to search, or None for the default maps."""
     from ntkit.features import NTKFeatures
     from ntkit.features.fourier import RandomFourierFeatures
     from ntkit.models.search import default_candidates
 
     if kernel == "auto" and depth is None and lengthscale is None:
         return None
-    found = default_candidates(n_features)
+    # Only the defaults for sparse rows have Gaussian kernels of several length scales.
+    found = default_candidates(n_features, sparse=kernel == "gaussian")
     if depth is not None:
         found = {name: value for name, value in found.items() if not name.startswith("ntk")}
         found[f"ntk depth={depth}"] = NTKFeatures(depth=depth, bias="auto")

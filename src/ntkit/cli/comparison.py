@@ -1,4 +1,4 @@
-"""All feature maps on one table, and exact kernels where they fit: error, time and size."""
+"""Comparison of feature maps, exact kernels and gradient-boosted trees on one table: error, time and size."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Fit = Callable[[np.ndarray, np.ndarray, int, int], tuple[Predictor, float]]
 
 
 class Method(NamedTuple):
-    """A way to learn: `fit(X, y, n_components, seed)` returns what predicts, and α.
+    """A method to compare: ``fit(X, y, n_components, seed)`` returns a function that predicts, and α.
 
-    Without a choice of components and seed, `size` is what the report says instead: columns, rows, or trees.
+    `size` is None for methods that use the number of components and the seed. For the others it is the size to report:
+    the number of columns, rows or trees.
     """
 
     kernel: str
@@ -26,8 +27,8 @@ class Method(NamedTuple):
     size: int | None = None
 
 
-class Split(NamedTuple):
-    """Rows to train and to test on, and their targets: numbers, or labels."""
+class TrainTest(NamedTuple):
+    """Training and test rows with their targets, which are numbers or labels."""
 
     X: np.ndarray
     y: np.ndarray
@@ -35,8 +36,8 @@ class Split(NamedTuple):
     y_test: np.ndarray
 
 
-def methods(rows: Split, task: str, *, exact: bool) -> list[Method]:
-    """Maps to compare, perhaps with the exact kernels; the Gaussian kernel has two length scales."""
+def methods(rows: TrainTest, task: str, *, exact: bool) -> list[Method]:
+    """Return the methods to compare. The Gaussian kernel has two length scales."""
     from sklearn.kernel_approximation import RBFSampler
 
     from ntkit.features import NTKFeatures
@@ -44,29 +45,29 @@ def methods(rows: Split, task: str, *, exact: bool) -> list[Method]:
     from ntkit.preprocessing import ArcsinhScaler
 
     def ntk(**params: Any) -> Fit:
-        return _by_features(task, lambda m, seed: NTKFeatures(n_components=m, bias="auto", random_state=seed, **params))
+        return _feature_fit(task, lambda m, seed: NTKFeatures(n_components=m, bias="auto", random_state=seed, **params))
 
     def fourier(scale: float) -> Fit:
-        return _by_features(
+        return _feature_fit(
             task, lambda m, seed: RandomFourierFeatures(n_components=m, lengthscale=scale, random_state=seed)
         )
 
     def sampler(scale: float) -> Fit:
-        return _by_features(task, lambda m, seed: RBFSampler(gamma=0.5 / scale**2, n_components=m, random_state=seed))
+        return _feature_fit(task, lambda m, seed: RBFSampler(gamma=0.5 / scale**2, n_components=m, random_state=seed))
 
     n_rows, n_columns = rows.X.shape
     lengthscale = float(np.sqrt(n_columns * ArcsinhScaler().fit_transform(rows.X).var() / 2)) or 1.0
-    found = [Method("linear", "", _by_features(task, lambda *_: "passthrough"), n_columns)]
+    found = [Method("linear", "", _feature_fit(task, lambda *_: "passthrough"), n_columns)]
     kernels = []
     for depth in (1, 3):
         name = f"NTK depth {depth}"
         found += [Method(name, kind, ntk(depth=depth, method=kind)) for kind in ("polynomial", "random", "sketch")]
-        kernels += [Method(name, "exact", _by_kernel(task, n_columns**0.5, "ntk", depth=depth), n_rows)]
+        kernels += [Method(name, "exact", _kernel_fit(task, n_columns**0.5, "ntk", depth=depth), n_rows)]
     for scale in (lengthscale, lengthscale / 2):
         name = f"Gaussian ℓ = {scale:.3g}"
         found += [Method(name, "Fourier", fourier(scale)), Method(name, "RBFSampler", sampler(scale))]
-        kernels += [Method(name, "exact", _by_kernel(task, 0.0, "gaussian", lengthscale=scale), n_rows)]
-    adaptive = [Method("learned metric", "Nyström", _by_features(task, _adaptive))]
+        kernels += [Method(name, "exact", _kernel_fit(task, 0.0, "gaussian", lengthscale=scale), n_rows)]
+    adaptive = [Method("learned metric", "Nyström", _feature_fit(task, _adaptive))]
     return found + adaptive + kernels * exact + _trees(task)
 
 
@@ -77,24 +78,24 @@ def _adaptive(n_components: int, seed: int) -> Any:
 
 
 def _trees(task: str) -> list[Method]:
-    """Gradient boosting with default parameters, as baselines: scikit-learn's, and LightGBM's if it is installed."""
+    """Return the baselines: gradient boosting of scikit-learn and, if installed, LightGBM, with default parameters."""
 
-    def by(make: Callable[[], Any]) -> Fit:
+    def fit_of(make: Callable[[], Any]) -> Fit:
         def fit(X: np.ndarray, y: np.ndarray, *_: int) -> tuple[Predictor, float]:
             return make().fit(X, y).predict, float("nan")
 
         return fit
 
-    found = [Method("trees", "HistGradientBoosting", by(lambda: new_trees(task)), 100)]
+    found = [Method("trees", "HistGradientBoosting", fit_of(lambda: new_trees(task)), 100)]
     try:
         import lightgbm
     except ImportError:
         return found
-    law = lightgbm.LGBMRegressor if task == "regression" else lightgbm.LGBMClassifier
-    return [*found, Method("trees", "LightGBM", by(lambda: law(random_state=0, verbose=-1)), 100)]
+    model = lightgbm.LGBMRegressor if task == "regression" else lightgbm.LGBMClassifier
+    return [*found, Method("trees", "LightGBM", fit_of(lambda: model(random_state=0, verbose=-1)), 100)]
 
 
-def _by_features(task: str, make: Callable[[int, int], Any]) -> Fit:
+def _feature_fit(task: str, make: Callable[[int, int], Any]) -> Fit:
     def fit(X: np.ndarray, y: np.ndarray, n_components: int, seed: int) -> tuple[Predictor, float]:
         from sklearn.pipeline import Pipeline
 
@@ -108,7 +109,7 @@ def _by_features(task: str, make: Callable[[int, int], Any]) -> Fit:
     return fit
 
 
-def _by_kernel(task: str, bias: float, kernel: str, **params: Any) -> Fit:
+def _kernel_fit(task: str, bias: float, kernel: str, **params: Any) -> Fit:
     def fit(X: np.ndarray, y: np.ndarray, *_: int) -> tuple[Predictor, float]:
         from ntkit.features.auto import with_constant
         from ntkit.preprocessing import ArcsinhScaler
@@ -124,7 +125,7 @@ def _by_kernel(task: str, bias: float, kernel: str, **params: Any) -> Fit:
 
 
 def exact_ridge(X: np.ndarray, y: np.ndarray, task: str, kernel: str, **params: Any) -> Any:
-    """Kernel ridge regression or classification; α has the least leave-one-out error, whatever the order of rows."""
+    """Fit kernel ridge regression or classification. α minimizes the leave-one-out error, in any order of rows."""
     from ntkit.models import KernelRidge, KernelRidgeClassifier
 
     model = KernelRidge if task == "regression" else KernelRidgeClassifier
@@ -132,7 +133,7 @@ def exact_ridge(X: np.ndarray, y: np.ndarray, task: str, kernel: str, **params: 
 
 
 def compare(
-    rows: Split,
+    rows: TrainTest,
     task: str,
     components: Sequence[int],
     *,
@@ -140,7 +141,7 @@ def compare(
     max_exact: int = 5000,
     progress: bool = False,
 ) -> list[dict[str, Any]]:
-    """Fit and test everything; one dict per map and size, averaged over seeds."""
+    """Fit and test all methods. Return one dict per method and size, averaged over seeds."""
     from tqdm.auto import tqdm
 
     jobs = [
@@ -149,7 +150,8 @@ def compare(
         for size in ([method.size] if method.size else components)
     ]
     results = []
-    with tqdm(total=sum(len(draws) for _, _, draws in jobs), desc="compare", disable=not progress) as bar:
+    n_fits = sum(len(draws) for _, _, draws in jobs)
+    with tqdm(total=n_fits, desc="compare", unit=" fits", leave=False, disable=not progress) as bar:
         for method, size, draws in jobs:
             if method.size or size == components[0]:
                 _warm_up(method, rows, task, size)
@@ -167,13 +169,13 @@ def compare(
     return results
 
 
-def _warm_up(method: Method, rows: Split, task: str, size: int) -> None:
-    """Compile, or load what is compiled, outside all timings."""
+def _warm_up(method: Method, rows: TrainTest, task: str, size: int) -> None:
+    """Run once on a few rows, so that compilation and loading of compiled code are not timed."""
     few = np.unique(rows.y, return_index=True)[1][:20] if task == "classification" else np.arange(min(20, len(rows.X)))
-    _run(method, Split(rows.X[few], rows.y[few], rows.X[few], rows.y[few]), task, size, 0)
+    _run(method, TrainTest(rows.X[few], rows.y[few], rows.X[few], rows.y[few]), task, size, 0)
 
 
-def _run(method: Method, rows: Split, task: str, size: int, seed: int) -> dict[str, float]:
+def _run(method: Method, rows: TrainTest, task: str, size: int, seed: int) -> dict[str, float]:
     start = time.perf_counter()
     predict, alpha = method.fit(rows.X, rows.y, size, seed)
     fitted = time.perf_counter()
@@ -188,5 +190,5 @@ def _run(method: Method, rows: Split, task: str, size: int, seed: int) -> dict[s
 
 
 def error_of(prediction: np.ndarray, y: np.ndarray, task: str) -> float:
-    """Mean squared error, or the share of rows misclassified."""
+    """Return the mean squared error, or the fraction of misclassified rows."""
     return float(np.mean((y - prediction) ** 2) if task == "regression" else np.mean(y != prediction))

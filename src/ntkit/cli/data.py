@@ -1,4 +1,4 @@
-"""Tables and models that commands read, and the files that they write."""
+"""Reading of tables and models, and writing of predictions, for the commands."""
 
 from __future__ import annotations
 
@@ -15,18 +15,26 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ntkit._files import replacing
-from ntkit.tables import FRAME_ENDINGS, TableEncoder, explain_task, level_text, read_table
+from ntkit.tables import (
+    FRAME_ENDINGS,
+    PARQUET_ENDINGS,
+    TableEncoder,
+    explain_task,
+    is_numeral,
+    level_text,
+    read_table,
+)
 
-PARQUET = (".parquet", ".pq")
 STREAM = Path("-")
-"""Standard input or output."""
+"""The path that stands for standard input or output."""
 _MAGIC = {b"PAR1": ".parquet", b"\x1f\x8b": ".csv.gz", b"PK\x03\x04": ".npz"}
-"""First bytes of files that are no plain text."""
-_FORMULAS = ("=", "+", "-", "@", "\t", "\r")  # with what spreadsheets let formulas begin
+"""File endings by the first bytes of the content; other content is plain text."""
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")  # spreadsheets run cells that begin so (OWASP, "CSV Injection")
+_MEMORY_LIMIT = 2**32  # bytes that loading a small model file may take: the default of `ntkit.load`
 
 
 class Table(NamedTuple):
-    """Rows and targets of a file, which rows to train and to test on, and why the task is what it is (or "")."""
+    """Rows and targets of a file, indices of training and test rows, the task and the reason for it ("" if given)."""
 
     X: Any
     y: np.ndarray
@@ -36,48 +44,48 @@ class Table(NamedTuple):
     reason: str
 
     def rows(self, indices: np.ndarray) -> Any:
-        """Some rows of X."""
+        """Return the rows of `X` at the given indices."""
         return self.X.iloc[indices] if hasattr(self.X, "iloc") else self.X[indices]
 
 
 def load_table(
     data: Path, target: str, task: str, drop: Sequence[str] | None, drop_missing_target: bool, test: float, seed: int
 ) -> Table:
-    """Read a table, find out the task, and split the rows."""
+    """Read a table, infer the task and split the rows."""
     X, y, _ = read(data, target, drop=drop or (), drop_missing_target=drop_missing_target)
     with errors_in(data):
         task, reason = explain_task(y) if task == "auto" else (task, "")
-        remedy = "Regression needs numbers. Say --task classification if the values are classes."
+        remedy = "Regression needs numbers. Use --task classification if the values are classes."
         y = as_numbers(y, target, remedy) if task == "regression" else as_labels(y, target)
         return Table(X, y, *_split(y, task, test, seed), task, reason)
 
 
 def as_numbers(y: np.ndarray, target: str, remedy: str) -> np.ndarray:
-    """Targets of regression."""
+    """Return regression targets as floating-point numbers."""
     try:
         return np.asarray(y, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"The target '{target}' does not hold numbers: {error}. {remedy}") from error
+        raise ValueError(f"The target '{target}' is not a column of numbers: {error}. {remedy}") from error
 
 
 def as_labels(y: np.ndarray, target: str) -> np.ndarray:
-    """Labels: whole numbers, booleans or text."""
+    """Return labels: whole numbers, booleans or text."""
     if y.dtype.kind == "f" and (y == np.floor(y)).all():
         y = y.astype(np.int64)
     y = y if y.dtype.kind in "biuf" else np.array([level_text(value) for value in y])
     classes = np.unique(y)
     if len(classes) < 2:
-        raise ValueError(f"Classification needs two classes or more. The target '{target}' is {classes[0]} everywhere.")
+        raise ValueError(f"Classification needs at least two classes. The target '{target}' is always {classes[0]}.")
     if len(classes) > max(50, len(y) / 2):
         raise ValueError(
-            f"The target '{target}' has {len(classes)} classes in {len(y)} rows: too many to learn. Say "
-            "--task regression if it is a number."
+            f"The target '{target}' has {len(classes)} classes in {len(y)} rows, which is too many to learn. Use "
+            "--task regression if the target is a number."
         )
     return y
 
 
 def _split(y: np.ndarray, task: str, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of rows to train and to test on; every class is in both if it has enough rows."""
+    """Return the indices of training and test rows, stratified by class if all classes have enough rows."""
     from sklearn.model_selection import train_test_split
 
     n = len(y)
@@ -85,7 +93,7 @@ def _split(y: np.ndarray, task: str, fraction: float, seed: int) -> tuple[np.nda
         return np.arange(n), np.arange(0)
     n_test = min(max(round(fraction * n), 1), n - 2)
     if n_test < 1:
-        raise ValueError(f"{n} rows are too few to hold some out. Say --test 0, or give more rows.")
+        raise ValueError(f"{n} rows are too few to hold some out for a test. At least 3 are needed.")
     stratify = None
     if task == "classification":
         classes, counts = np.unique(y, return_counts=True)
@@ -95,21 +103,25 @@ def _split(y: np.ndarray, task: str, fraction: float, seed: int) -> tuple[np.nda
 
 
 def load_model(path: Path) -> Any:
-    """A model that predicts."""
+    """Load a model that predicts."""
     from ntkit.persistence import load
 
     if path.is_file() and path.name.lower().endswith((*FRAME_ENDINGS, ".npz")):
         with open(path, "rb") as file:
             if file.read(9)[8:] != b"{":
                 raise ValueError(f"'{path}' is a table, not a model. Give the model first, then the table.")
-    model = load(path)
+    # A file may take the memory that its size suggests, so that all models of `ntkit fit` can be loaded.
+    size = path.stat().st_size if path.is_file() else 0
+    model = load(path, memory_limit=max(_MEMORY_LIMIT, 4 * size))
     if not hasattr(model, "predict"):
-        raise ValueError(f"'{path}' holds a {type(model).__name__}, which makes no predictions.")
+        raise ValueError(
+            f"'{path}' holds a {type(model).__name__}, which cannot predict. Give a file written by 'ntkit fit'."
+        )
     return model
 
 
 def text_columns(model: Any) -> set[str]:
-    """The columns that a model takes as text."""
+    """Return the names of the columns that a model reads as text."""
     encoder = getattr(model, "encoder_", None)
     if hasattr(model, "steps"):  # a pipeline
         encoder = model.steps[0][1]
@@ -119,28 +131,33 @@ def text_columns(model: Any) -> set[str]:
 def read(
     data: Path, target: str | None = None, *, text: Collection[str] = (), keep: bool = False, **options: Any
 ) -> tuple[Any, Any, Any]:
-    """Rows and targets of a file, or of standard input; with `keep` also all columns as text, as they were."""
+    """Read rows and targets from a file or from standard input; with `keep`, also all columns as unchanged text."""
     with _file_of(data) as path:
         X, y = read_table(path, target, text=text, **options)
         kept = None
         if keep:
             if not hasattr(X, "columns"):
-                raise ValueError(f"'{data}' has arrays, not named columns: --keep cannot keep them.")
-            is_text = not path.name.lower().endswith(PARQUET)
+                raise ValueError(f"{in_message(data)} has arrays, not named columns, so --keep cannot be used.")
+            is_text = not path.name.lower().endswith(PARQUET_ENDINGS)
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # they were said before
+                warnings.simplefilter("ignore")  # the first reading has given the same warnings
                 kept = read_table(path, text=list(X.columns))[0] if is_text else X
         return X, y, kept
 
 
 def name_of(data: Path, *, short: bool = False) -> str:
-    """A file's name for a report."""
+    """Return the name of a file for a report."""
     return "standard input" if data == STREAM else data.name if short else str(data)
+
+
+def in_message(data: Path) -> str:
+    """Return the name of a file for the beginning of a message."""
+    return "Standard input" if data == STREAM else f"'{data}'"
 
 
 @contextmanager
 def _file_of(data: Path) -> Iterator[Path]:
-    """The file with a table; standard input is copied to a temporary one, which messages do not name."""
+    """Yield the file of a table. Standard input is copied to a temporary file, which messages do not name."""
     if data != STREAM:
         yield data
         return
@@ -157,27 +174,33 @@ def _file_of(data: Path) -> Iterator[Path]:
             try:
                 yield path
             except (TypeError, ValueError, OSError) as error:
-                law = TypeError if isinstance(error, TypeError) else ValueError
-                raise law(str(error).replace(f"'{path}'", "Standard input")) from error
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(_without_path(str(error), path)) from error
     for each in caught:
-        warnings.warn(str(each.message).replace(f"'{path}'", "standard input"), stacklevel=2)
+        warnings.warn(_without_path(str(each.message), path), stacklevel=2)
+
+
+def _without_path(text: str, path: Path) -> str:
+    """Replace the path of the temporary file in a message by "standard input"."""
+    text = text.replace(f"'{path}'", "standard input")
+    return text[0].upper() + text[1:]
 
 
 @contextmanager
 def errors_in(data: Path) -> Iterator[None]:
-    """Errors and warnings about rows and columns, with the name of their file."""
+    """Put the name of the file in front of errors about its rows and columns."""
     try:
         yield
     except (TypeError, ValueError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"'{name_of(data)}': {error}") from error
+        raise kind(f"{in_message(data)}: {error}") from error
 
 
 def check_file(output: Path) -> None:
-    """Raise unless a file can be made there: before the work, not after it."""
+    """Raise unless a file can be created there. Called before the work, so that no result is lost."""
     target = Path(os.path.realpath(output))
     if not target.parent.is_dir():
-        raise FileNotFoundError(f"The folder '{output.parent}' for the output does not exist. Make it first.")
+        raise FileNotFoundError(f"The folder '{output.parent}' for the output does not exist. Create it first.")
     if target.exists() and not target.is_file():
         what = "folder" if target.is_dir() else "device"
         raise IsADirectoryError(f"The output '{output}' is a {what}. Name a file.")
@@ -186,15 +209,15 @@ def check_file(output: Path) -> None:
 
 
 def write_frame(frame: Any, output: Path) -> None:
-    """Write a data frame by the ending of the name, or as CSV to standard output; a file is complete or not there."""
+    """Write a data frame in the format of the file ending, or as CSV to standard output. Files appear complete."""
     name = output.name.lower()
-    if not name.endswith(PARQUET):
+    if not name.endswith(PARQUET_ENDINGS):
         _warn_of_formulas(frame)
     if output == STREAM:
         _write_to_stdout(frame)
         return
     with replacing(output) as file:
-        if name.endswith(PARQUET):
+        if name.endswith(PARQUET_ENDINGS):
             frame.to_parquet(file, index=False)
         else:
             compression = "gzip" if name.endswith(".gz") else None
@@ -205,27 +228,18 @@ def _write_to_stdout(frame: Any) -> None:
     try:
         frame.to_csv(sys.stdout, index=False)
         sys.stdout.flush()
-    except BrokenPipeError:  # `head` has seen enough; nothing is left to print at the end of the process
+    except BrokenPipeError:  # the reader, such as `head`, is gone: discard the rest, as flushing it at exit would fail
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _warn_of_formulas(frame: Any) -> None:
-    """Warn of labels that spreadsheets would run. They are written as they are: other programs need them so."""
-    labels = [str(name).removeprefix("probability ") for name in frame]
+    """Warn of labels that spreadsheets would run. The labels stay unchanged, as other programs compare them."""
+    labels = [str(name) for name in frame]
     if "prediction" in frame and frame["prediction"].dtype.kind not in "biuf":
         labels += [str(value) for value in frame["prediction"].unique()]
-    risky = [label for label in labels if label.startswith(_FORMULAS) and not is_number(label)]
+    risky = [label for label in labels if label.startswith(_FORMULA_STARTS) and not is_numeral(label)]
     if risky:
         warnings.warn(
-            f"Labels such as {risky[0]!r} begin like formulas, which spreadsheets run. Import the file as text there.",
+            f"Labels such as {risky[0]!r} begin like formulas, which spreadsheets run. Import the file as text.",
             stacklevel=2,
         )
-
-
-def is_number(text: str) -> bool:
-    """Whether a text is a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

@@ -1,7 +1,8 @@
-"""``ntkit demo``: handwritten digits by ridge classification on features and by the exact neural tangent kernel.
+"""``ntkit demo``: the exact neural tangent kernel and features of it, as rows grow and on handwritten digits.
 
-All models go through the same protocol: kernel parameters are chosen on a quarter of the training rows, the model is
-fitted on all of them and tested once. Exact kernels cost O(n³) for n rows, features O(n).
+The first part (`demo_rows`) fits synthetic rows until their kernel matrix no longer fits into memory. The second part
+compares accuracies on digits: kernel parameters are chosen on a quarter of the training rows, then each model is fitted
+on all training rows and tested once.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from ntkit.cli import demo_rows
 from ntkit.cli.comparison import Predictor, exact_ridge
 from ntkit.cli.page import FILES, as_png, can_plot, check_folder, two_axes, warn_without_plots, write_files
 from ntkit.display import plot_relu_ntk
 
-DEPTHS = (1, 2, 4, 8)
-LENGTHSCALES = (0.3, 0.4, 0.6, 0.8)
-COMPONENTS = 4096
+DEPTHS = (1, 2, 4)
+LENGTHSCALES = (0.3, 0.4, 0.6)
+COMPONENTS = 1024
 
 Fit = Callable[[np.ndarray, np.ndarray], Predictor]
 
 
 def candidates(components: int = COMPONENTS) -> dict[str, dict[str, Fit]]:
-    """Ways to fit, by method and by parameter."""
+    """Return functions that fit, by method and by kernel parameter."""
     from sklearn.preprocessing import FunctionTransformer
 
     from ntkit.features import NTKFeatures
@@ -55,7 +57,7 @@ def candidates(components: int = COMPONENTS) -> dict[str, dict[str, Fit]]:
 def fit_and_test(
     name: str, fits: dict[str, Fit], train: Sequence[np.ndarray], test: Sequence[np.ndarray]
 ) -> dict[str, Any]:
-    """Choose on the last quarter of the training rows, fit on all, score on the test rows."""
+    """Choose the parameter on the last quarter of the training rows, fit on all of them, and test."""
     X, y = train
     start = time.perf_counter()
     cut = 3 * len(X) // 4
@@ -77,7 +79,7 @@ def fit_and_test(
 
 
 def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Training and test halves of scikit-learn's digits, rows of unit norm."""
+    """Return the training and test halves of scikit-learn's digits, with rows of unit norm."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
     from sklearn.preprocessing import normalize
@@ -87,21 +89,33 @@ def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarra
     return (X_train, y_train), (X_test, y_test)
 
 
-def run(output: Path, *, components: int = COMPONENTS, progress: bool = False) -> dict[str, Any]:
-    """Fit, test and plot; the results as plain data."""
+def run(
+    output: Path, *, components: int = COMPONENTS, rows: Sequence[int] | None = None, progress: bool = False
+) -> dict[str, Any]:
+    """Run both parts, write their plots and return the results as plain data."""
     from tqdm.auto import tqdm
 
     check_folder(output)
     warn_without_plots()
+    rows = demo_rows.ROWS if rows is None else rows
+    memory = demo_rows.total_memory()
+    growth = list(tqdm(demo_rows.measure(rows), desc="rows", total=len(rows), disable=not progress))
     train, test = digits()
     methods = candidates(components)
-    for fits in methods.values():  # compiled code loads now, not inside a timing
+    for fits in methods.values():  # compiled code is loaded here, so that it is not timed
         next(iter(fits.values()))(train[0][:20], train[1][:20])
-    bar = tqdm(methods.items(), desc="demo", disable=not progress)
+    bar = tqdm(methods.items(), desc="digits", disable=not progress)
     results = [fit_and_test(name, fits, train, test) for name, fits in bar]
-    files = write_files(output, {FILES["demo"][0]: as_png(plot(results))}) if can_plot() else []
+    files: list[str] = []
+    if can_plot():
+        figures = (demo_rows.plot(growth, memory=memory), plot(results))
+        files = write_files(output, dict(zip(FILES["demo"], map(as_png, figures), strict=True)))
     return {
         "command": "demo",
+        "memory_bytes": memory,
+        "rows": growth,
+        "rows_components": demo_rows.COMPONENTS,
+        "rows_columns": demo_rows.COLUMNS,
         "n_train": len(train[0]),
         "n_test": len(test[0]),
         "n_features": train[0].shape[1],
@@ -112,9 +126,10 @@ def run(output: Path, *, components: int = COMPONENTS, progress: bool = False) -
 
 
 def plot(results: Sequence[dict[str, Any]]) -> Any:
-    """Figure of the ReLU-NTK functions and of the test errors."""
+    """Plot the ReLU-NTK functions and the test errors."""
     figure, left, right = two_axes(3.8)
     plot_relu_ntk(ax=left)
+    left.set_xticks([-1, -0.5, 0, 0.5, 1])
     left.set_title("ReLU-NTK functions, L = 1 … 32", fontsize=11)
     names = [f"{r['method']}\n{r['chosen']}".strip() for r in results]
     errors = [100 * (1 - r["accuracy"]) for r in results]
@@ -125,6 +140,6 @@ def plot(results: Sequence[dict[str, Any]]) -> Any:
     right.invert_yaxis()
     right.margins(x=0.32)
     right.set_xlabel("test error in % (fit time)")
-    right.set_title("Digits, ridge classification", fontsize=11)
+    right.set_title("Handwritten digits", fontsize=11)
     right.tick_params(axis="y", length=0)
     return figure

@@ -1,4 +1,4 @@
-"""The plot and the page of a comparison."""
+"""The plot and the HTML page of a comparison, and helpers for output folders and PNG files."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from typing import Any
 from ntkit import __version__
 from ntkit._files import replacing
 from ntkit.cli.texts import number
-from ntkit.display._common import check_matplotlib
+from ntkit.display import check_matplotlib
 
-FILES = {"compare": ("comparison.png", "comparison.html"), "demo": ("digits.png",)}
-_MADE_BY = "ntkit"  # what pictures and pages say in their first bytes
+FILES = {"compare": ("comparison.png", "comparison.html"), "demo": ("rows.png", "digits.png")}
+_MADE_BY = "ntkit"  # stored near the start of plots and pages, to recognize them later
 _COLOURS = ("#440154", "#3b7dd8", "#e07b00", "#2a9d5c", "#c2255c", "#7a7a7a", "#8c6d31", "#17becf")
 _MARKERS = {"polynomial": "o", "random": "s", "sketch": "^", "Fourier": "o", "RBFSampler": "s", "exact": "*", "": "D"}
 _DASHES = {"random": (0, (4, 2)), "sketch": (0, (1, 1.5)), "RBFSampler": (0, (4, 2))}
-_LEVELS: dict[str, Any] = {"exact": (0, (8, 3)), "": (0, (1, 3))}  # no size to choose: horizontal lines
+_LEVELS: dict[str, Any] = {
+    "exact": (0, (8, 3)),
+    "": (0, (1, 3)),
+}  # methods without a number of features are horizontal lines
 _STYLE = """
 :root { color-scheme: light }
 body { font: 16px/1.5 system-ui, sans-serif; color: #1c1c1e; max-width: 60rem; margin: 0 auto; padding: 1rem }
@@ -46,20 +49,20 @@ footer { color: #666; font-size: .85rem; margin-top: 2rem }
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of the packages that results depend on."""
+    """Return the versions of Python and of the packages that results depend on."""
     packages = ("numpy", "scipy", "scikit-learn", "numba")
     return {"python": platform.python_version(), "ntkit": __version__} | {name: version(name) for name in packages}
 
 
 def write(report: dict[str, Any], folder: Path) -> list[str]:
-    """Write the plot and the page of a report; their paths."""
+    """Write the plot and the page of a report. Return their paths."""
     picture = as_png(_plot(report["results"], report["error_label"])) if can_plot() else b""
     files = dict(zip(FILES["compare"], (picture, _page(report, picture).encode()), strict=True))
     return write_files(folder, {name: content for name, content in files.items() if content})
 
 
 def write_files(folder: Path, contents: dict[str, bytes]) -> list[str]:
-    """Write files into a folder, all or none, and the folder itself if it is new; their paths."""
+    """Write all files or none into a folder, which is created if necessary. Return their paths."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,16 +80,16 @@ def write_files(folder: Path, contents: dict[str, bytes]) -> list[str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Raise unless files can be written there: before the work, not after it."""
-    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise NotADirectoryError(f"The output '{folder}' cannot be a folder, as '{there}' is a file. Name another.")
-    if not os.access(there, os.W_OK):
-        raise PermissionError(f"The folder '{there}' cannot be written to.")
+    """Raise unless files can be written there. Called before the work, so that no result is lost."""
+    existing = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise NotADirectoryError(f"The output '{folder}' must be a folder, but '{existing}' is a file. Name another.")
+    if not os.access(existing, os.W_OK):
+        raise PermissionError(f"The folder '{existing}' cannot be written to.")
 
 
 def can_plot() -> bool:
-    """Whether matplotlib is there."""
+    """Tell whether matplotlib is installed."""
     try:
         check_matplotlib("The plot")
     except ImportError:
@@ -95,20 +98,20 @@ def can_plot() -> bool:
 
 
 def warn_without_plots() -> None:
-    """Say before the work that there will be no plot."""
+    """Warn that there will be no plot if matplotlib is missing."""
     if not can_plot():
-        warnings.warn("No plot will be made, as matplotlib is missing: pip install 'ntkit[plot]'.", stacklevel=2)
+        warnings.warn("There will be no plot, as matplotlib is missing: pip install 'ntkit[plot]'.", stacklevel=2)
 
 
 def is_ours(path: Path) -> bool:
-    """Whether a plot or a page was made by this module."""
+    """Tell whether a plot or a page was written by this module."""
     with open(path, "rb") as file:
         start = file.read(4096)
     return any(mark in start for mark in (f"Software\0{_MADE_BY}".encode(), _generator().encode()))
 
 
 def as_png(figure: Any) -> bytes:
-    """A figure as the bytes of a PNG file."""
+    """Return a figure as the bytes of a PNG file."""
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=150, metadata={"Software": _MADE_BY})
     return file.getvalue()
@@ -119,7 +122,7 @@ def _generator() -> str:
 
 
 def two_axes(height: float, **options: Any) -> tuple[Any, Any, Any]:
-    """A figure that no window shows, and its two axes."""
+    """Return a figure without a window, and its two axes."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9.5, height), layout="constrained")
@@ -130,7 +133,7 @@ def two_axes(height: float, **options: Any) -> tuple[Any, Any, Any]:
 
 
 def _plot(results: Sequence[dict[str, Any]], label: str) -> Any:
-    """Figure of error against fit time and against the number of features."""
+    """Plot the error against the fit time and against the number of features."""
     figure, time, size = two_axes(5.6, sharey=True)
     kernels = list(dict.fromkeys(r["kernel"] for r in results))
     colours = {kernel: _COLOURS[i % len(_COLOURS)] for i, kernel in enumerate(kernels)}
@@ -183,10 +186,10 @@ def _finish(time: Any, size: Any, results: Sequence[dict[str, Any]], label: str)
 
 
 def _legends(figure: Any, colours: dict[str, str], methods: Sequence[str]) -> None:
-    """Colours name kernels, markers name maps; beneath the axes, where no data are."""
+    """Add a legend below the axes: colours for kernels, markers for maps."""
     from matplotlib.lines import Line2D
 
-    names = {"": "the columns themselves", "exact": "exact kernel, no features"}
+    names = {"": "original columns", "exact": "exact kernel, no features"}
     handles = [Line2D([], [], color=colour, linewidth=4, label=kernel) for kernel, colour in colours.items()]
     shared: dict[tuple[str, Any], list[str]] = {}
     for method in methods:
@@ -200,9 +203,9 @@ def _legends(figure: Any, colours: dict[str, str], methods: Sequence[str]) -> No
 
 
 def _page(report: dict[str, Any], picture: bytes) -> str:
-    """A page that needs nothing but itself."""
+    """Return an HTML page that loads nothing from elsewhere."""
     best = min(report["results"], key=lambda r: r["error"])
-    header = ("kernel", "map", "features", report["error_label"], "fit, seconds", "prediction, seconds", "alpha")
+    header = ("kernel", "map", "features", report["error_label"], "fit, seconds", "predict, seconds", "alpha")
     keys = ("kernel", "map", "n_components", "error", "fit_seconds", "predict_seconds", "alpha")
     head = "".join(f"<th{' class=text' if i < 2 else ''}>{html.escape(name)}</th>" for i, name in enumerate(header))
     body = []
@@ -228,7 +231,7 @@ def _page(report: dict[str, Any], picture: bytes) -> str:
 </head>
 <body>
 <h1>{html.escape(title)}</h1>
-<p>Smallest error: <strong>{html.escape(best["kernel"])}</strong>{html.escape(_by(best))},
+<p>Smallest error: <strong>{html.escape(best["kernel"])}</strong>{html.escape(_map_and_size(best))},
 {html.escape(report["error_label"])} {number(best["error"])}, fitted in {number(best["fit_seconds"], 2)} s.</p>
 <h2>Data</h2>
 <dl>{facts}</dl>
@@ -237,9 +240,9 @@ def _page(report: dict[str, Any], picture: bytes) -> str:
 <div class="wide"><table><thead><tr>{head}</tr></thead><tbody>
 {chr(10).join(body)}
 </tbody></table></div>
-<footer><p>Ridge {html.escape(report["task"])}; columns standardized; alpha chosen on training rows; every error is on
-the same rows, which no fit has seen. Fit time covers features, alpha and weights. The smallest of many errors
-on the same rows flatters: test your choice on others.</p>
+<footer><p>Ridge {html.escape(report["task"])} on standardized columns. Alpha is chosen on the training rows. All errors
+are on the same held-out rows. Fit time includes features, alpha and weights. The smallest of many errors on the same
+rows is too optimistic: test the chosen method on other rows.</p>
 <p><code>{html.escape(report["command_line"])}</code></p>
 <p>{html.escape(packages)}</p></footer>
 </body>
@@ -255,5 +258,5 @@ def _image(picture: bytes) -> str:
  src="data:image/png;base64,{b64encode(picture).decode()}">"""
 
 
-def _by(row: dict[str, Any]) -> str:
+def _map_and_size(row: dict[str, Any]) -> str:
     return f" ({row['map']}, {row['n_components']} features)" if row["map"] not in ("", "exact") else f" {row['map']}"

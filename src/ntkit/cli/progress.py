@@ -1,4 +1,4 @@
-"""One progress bar for all phases of a command, with the time left; it moves even while a long fit runs."""
+"""A progress bar through all phases of a command, with the time left. A thread keeps it moving during long fits."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 from ntkit._progress import listening
 
-_INTERVAL = 0.25  # seconds between two drawings
+_INTERVAL = 0.25  # seconds between updates of the bar
 _FORMAT = "{desc} {percentage:3.0f}%|{bar:24}| "
 COMPILING = "compiling for this machine, on the first run only"
 
 
-class Progress:
-    """Phases with the seconds expected for each; shown on a terminal if `shown`, else nothing happens.
+class PhaseBar:
+    """A bar through phases, given with the seconds that each is expected to take. It is drawn only if `shown`.
 
-    The time left is the sum of what the phases are expected to take and have not taken yet; a phase that takes longer
-    than expected stays just below its end.
+    The time left is the expected time of all phases minus the time already spent. A phase that takes longer than
+    expected stays at 98 % of its part of the bar.
     """
 
     def __init__(self, phases: Sequence[tuple[str, float]], *, shown: bool):
@@ -33,20 +33,20 @@ class Progress:
         self._bar: Any = None
 
     @contextmanager
-    def running(self) -> Iterator[Progress]:
-        """Show the bar; it is removed at the end, also after an error or an interrupt."""
+    def running(self) -> Iterator[PhaseBar]:
+        """Show the bar. It is removed at the end, also after an error or an interrupt."""
         if not self.shown:
             yield self
             return
         from tqdm import tqdm
 
         stop = threading.Event()
-        # The screen has the bar only while it runs: the report that follows says it all.
+        # leave=False: the report that follows replaces the bar.
         self._bar = bar = tqdm(total=100, bar_format=_FORMAT, leave=False, file=sys.stderr, dynamic_ncols=True)
         thread = threading.Thread(target=self._keep_drawing, args=(stop,), daemon=True)
         thread.start()
         try:
-            with listening(self.hear):
+            with listening(self.on_event):
                 yield self
         finally:
             stop.set()
@@ -56,15 +56,15 @@ class Progress:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """One of the phases."""
+        """Show the phase `name` while the body runs."""
         self._current, self._began, self.note = name, time.perf_counter(), ""
         self._draw()
         yield
         self._done.add(name)
         self._current = None
 
-    def hear(self, event: str, detail: str) -> None:
-        """Take a report of the library."""
+    def on_event(self, event: str, detail: str) -> None:
+        """Show an event that the library reports."""
         if event == "fit":
             self.n_fits += 1
             self.note = f"{self.n_fits} fit{'s' * (self.n_fits > 1)}, last {detail}"
@@ -72,7 +72,7 @@ class Progress:
             self.note = COMPILING
 
     def state(self) -> tuple[float, float]:
-        """The share of the work done and the seconds left, both as expected."""
+        """Return the fraction of the work done and the seconds left, by the expected durations."""
         total = sum(self.expected.values()) or 1.0
         done = sum(self.expected[name] for name in self._done)
         current = self._current
@@ -81,11 +81,11 @@ class Progress:
         return done / total, total - done
 
     def text(self) -> str:
-        """The time left, or how much longer the phase takes than expected, and what was heard last."""
+        """Return the time left, or the delay of a phase that takes longer than expected, and the last event."""
         left, current = self.state()[1], self._current
         over = 0.0 if current is None else time.perf_counter() - self._began - self.expected[current]
         minutes, seconds = divmod(max(round(over if over > 1 else left), 1), 60)
-        words = f"{minutes}:{seconds:02} longer than planned" if over > 1 else f"about {minutes}:{seconds:02} left"
+        words = f"{minutes}:{seconds:02} longer than expected" if over > 1 else f"about {minutes}:{seconds:02} left"
         return f"{words}; {self.note}" if self.note else words
 
     def _draw(self) -> None:
@@ -102,17 +102,17 @@ class Progress:
 
 @contextmanager
 def announcing(shown: bool) -> Iterator[None]:
-    """Say once on a terminal that functions are being compiled, in commands without a bar."""
-    said = False
+    """Print a note when the first function is compiled. A bar that runs shows compilation itself."""
+    announced = False
 
-    def hear(event: str, _: str) -> None:
-        nonlocal said
-        if event == "compile" and not said:
-            said = True
+    def on_event(event: str, _: str) -> None:
+        nonlocal announced
+        if event == "compile" and not announced:
+            announced = True
             print(f"note: {COMPILING}; this takes some seconds.", file=sys.stderr)
 
     if not shown:
         yield
         return
-    with listening(hear):
+    with listening(on_event):
         yield

@@ -1,4 +1,4 @@
-"""Scores of models on rows with targets, of constants, and of trees as a yardstick."""
+"""Scores of models, of constant predictions and of gradient-boosted trees as baselines."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 MAIN = {"regression": "RMSE", "classification": "accuracy"}
-"""The score by which models are compared in words."""
+"""The score that decides which of two models is better."""
 
 
 def evaluate_model(model: Any, X: Any, y: np.ndarray, y_train: np.ndarray) -> dict[str, Any]:
-    """Scores of a model, and of the constant that suits `y_train` best."""
+    """Return the scores of a model and of the best constant prediction for `y_train`."""
     if hasattr(model, "classes_"):
         classes = model.classes_
         share = np.mean(y_train[:, None] == classes, axis=0)
@@ -28,21 +28,21 @@ def evaluate_model(model: Any, X: Any, y: np.ndarray, y_train: np.ndarray) -> di
 
 
 def new_trees(task: str) -> Any:
-    """Gradient boosting with default parameters."""
+    """Return scikit-learn's gradient boosting with default parameters."""
     from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
-    law = HistGradientBoostingRegressor if task == "regression" else HistGradientBoostingClassifier
-    return law(random_state=0)
+    model = HistGradientBoostingRegressor if task == "regression" else HistGradientBoostingClassifier
+    return model(random_state=0)
 
 
 def evaluate_trees(task: str, train: tuple[Any, np.ndarray], test: tuple[Any, np.ndarray]) -> dict[str, Any]:
-    """Scores of scikit-learn's HistGradientBoosting with default parameters on the same rows and columns."""
+    """Fit and score scikit-learn's HistGradientBoosting with default parameters."""
     trees = new_trees(task).fit(*train)
     return {"name": "HistGradientBoosting", "scores": evaluate_model(trees, *test, train[1])["scores"]}
 
 
 def is_better(task: str, scores: dict[str, Any], others: dict[str, Any]) -> bool:
-    """Whether scores are better than others."""
+    """Tell whether `scores` are better than `others`."""
     name = MAIN[task]
     return bool(scores[name] < others[name] if task == "regression" else scores[name] > others[name])
 
@@ -59,7 +59,7 @@ def _number_scores(y: np.ndarray, prediction: np.ndarray) -> dict[str, float | N
 
 
 def _class_scores(y: np.ndarray, proba: np.ndarray, classes: np.ndarray) -> dict[str, float | None]:
-    """Rows of a class that the model does not know are wrong, and left out of the log loss."""
+    """Return class scores. Rows of a class unknown to the model count as errors, and do not enter the log loss."""
     from sklearn.metrics import f1_score
 
     prediction = classes[proba.argmax(axis=1)].astype(y.dtype)

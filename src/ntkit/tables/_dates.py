@@ -1,4 +1,4 @@
-"""Columns of dates and times: what they become, and how text is read as dates."""
+"""Columns of dates and times: their encoding, and the formats of dates in text."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from ntkit import _state
 from ntkit._validation import describe
 
 ISO = "ISO8601"
-_LOOKS = re.compile(r"\s*\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?\s*")
+_LOOKS_LIKE_DATE = re.compile(r"\s*\d{1,4}[-./]\d{1,2}[-./]\d{1,4}([ T]\d{1,2}:\d{2}.*)?\s*")
 _DAYS = ("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y/%m/%d", "%d.%m.%y", "%d/%m/%y", "%m/%d/%y")
 _TIMES = ("", " %H:%M", " %H:%M:%S")
 FORMATS = ("", ISO, *(day + time for day in _DAYS for time in _TIMES))
-"""Formats of dates in text; "" for columns that hold dates, not text."""
+"""Formats of dates in text; "" for columns of dates that are not text."""
 _YEAR, _DAY = 365.2425, 86400.0  # days, seconds
 PARTS = ("years", "season", "weekday", "weekend", "time")
-"""The trend in years; day of the year, weekday and time of the day as angles; whether it is Saturday or Sunday."""
+"""The trend in years; day of the year, weekday and time of day as angles; an indicator of Saturday and Sunday."""
 _ANGLES = ("season", "weekday", "time")
 
 
 @dataclass(frozen=True)
 class Date(_state.Declared):
-    """A column of dates: the parts of them that vary in the rows fitted on, and where they are missing.
+    """A column of dates: those of its `PARTS` that vary in the training rows and, if `missing`, an indicator.
 
-    ``years`` is the time since the mean date in years. An angle φ becomes the columns sin φ and cos φ.
+    ``years`` is the time since the mean date in years. An angle φ becomes the columns sin φ and cos φ. Missing dates
+    are 0 in all of them.
     """
 
     _state = {  # noqa: RUF012
@@ -47,7 +48,7 @@ class Date(_state.Declared):
 
     @property
     def names(self) -> list[str]:
-        """Names of the columns made of it."""
+        """Names of the encoded columns."""
         found = [
             f"{self.name}={part}{end}"
             for part in self.parts
@@ -56,25 +57,25 @@ class Date(_state.Declared):
         return [*found, f"{self.name}=(missing)"] if self.missing else found
 
     def put(self, column: Any, out: np.ndarray) -> None:
-        """Write the columns made of it; a missing date has the mean of them, or 0 for angles."""
+        """Write the encoded columns to `out`."""
         days = to_days(column, self.name, self.format)
-        gone = np.isnan(days)
-        values = _part_values(np.where(gone, self.mean, days), self.mean)
+        missing = np.isnan(days)
+        values = _part_values(np.where(missing, self.mean, days), self.mean)
         index = 0
         for part in self.parts:
             columns = [np.sin(values[part]), np.cos(values[part])] if part in _ANGLES else [values[part]]
             for each in columns:
-                out[:, index] = np.where(gone, 0.0, each)
+                out[:, index] = np.where(missing, 0.0, each)
                 index += 1
         if self.missing:
-            out[:, index] = gone
+            out[:, index] = missing
 
 
 def _part_values(days: np.ndarray, mean: float) -> dict[str, np.ndarray]:
     dates = np.floor(days).astype("datetime64[D]")
     start = dates.astype("datetime64[Y]")
     day_of_year = (dates - start.astype("datetime64[D]")).astype(np.float64) + (days - np.floor(days))
-    weekday = (np.floor(days) + 3) % 7  # 1970 began on a Thursday; 0 is Monday
+    weekday = (np.floor(days) + 3) % 7  # 1 January 1970 was a Thursday; 0 is Monday
     return {
         "years": (days - mean) / _YEAR,
         "season": 2 * np.pi * day_of_year / _YEAR,
@@ -85,28 +86,28 @@ def _part_values(days: np.ndarray, mean: float) -> dict[str, np.ndarray]:
 
 
 def fit_date(column: Any, name: str, date_format: str) -> Date:
-    """What there is to learn about a column of dates."""
+    """Learn the mean date and which parts of the dates vary."""
     days = to_days(column, name, date_format)
-    there = days[~np.isnan(days)]
-    mean = float(there.mean()) if there.size else 0.0
-    values = _part_values(there, mean)
-    varying = [part for part in PARTS if there.size and np.ptp(values[part]) > 0]
-    if there.size and np.ptp(there) <= 1:  # within a day
+    present = days[~np.isnan(days)]
+    mean = float(present.mean()) if present.size else 0.0
+    values = _part_values(present, mean)
+    varying = [part for part in PARTS if present.size and np.ptp(values[part]) > 0]
+    if present.size and np.ptp(present) <= 1:  # all dates lie within one day
         varying = [part for part in varying if part in ("years", "time")]
-    return Date(name, date_format, mean, tuple(varying), bool(there.size < days.size))
+    return Date(name, date_format, mean, tuple(varying), bool(present.size < days.size))
 
 
 def to_days(column: Any, name: str, date_format: str) -> np.ndarray:
-    """Days since 1970, with fractions; NaN where missing. Times with a zone are in UTC."""
+    """Convert dates to days since 1970, with fractions, NaN where missing. Times with a zone are converted to UTC."""
     import pandas as pd
 
     kind = getattr(column.dtype, "kind", "O")
     if kind in "biufm":
         raise TypeError(
-            f"The column '{name}' must hold dates, as in the table fitted on. Got dtype {column.dtype}. Convert it."
+            f"The column '{name}' must hold dates, as in the training table. Got dtype {column.dtype}. Convert it."
         )
     if kind != "M" and any(isinstance(value, str) for value in column.dropna()):
-        date_format = date_format or ISO  # what dates of a data frame become in a file
+        date_format = date_format or ISO  # the format in which data frames write dates to CSV files
         values = column.astype(object).where(column.notna(), None)
         parsed = pd.to_datetime(values, format=date_format, errors="coerce", utc=True)
         bad = (parsed.isna() & column.notna()).to_numpy()
@@ -114,8 +115,8 @@ def to_days(column: Any, name: str, date_format: str) -> np.ndarray:
             row = column.index[int(bad.argmax())]
             like = "2024-12-31" if date_format == ISO else pd.Timestamp(2024, 12, 31).strftime(date_format)
             raise ValueError(
-                f"The column '{name}' must hold dates written like {like}, as in the table fitted on. Got "
-                f"{describe(column[row])} in row {row}."
+                f"The column '{name}' must hold dates written like {like}, as in the training table. Got "
+                f"{describe(column[row])} in row {row}. Correct it, or leave it empty if the date is missing."
             )
         column = parsed
     stamps = pd.to_datetime(column, utc=True, errors="coerce")
@@ -124,10 +125,10 @@ def to_days(column: Any, name: str, date_format: str) -> np.ndarray:
 
 
 def date_format_of(texts: Sequence[str], name: str) -> str | None:
-    """The format in which all texts are dates; None if there is none. A choice that texts leave open is a warning."""
+    """Return the format in which all texts are dates, or None. Warn if several formats are possible."""
     import pandas as pd
 
-    if not texts or not all(_LOOKS.fullmatch(text) for text in texts):
+    if not texts or not all(_LOOKS_LIKE_DATE.fullmatch(text) for text in texts):
         return None
     values = pd.Series(list(texts), dtype=object)
 
@@ -140,8 +141,8 @@ def date_format_of(texts: Sequence[str], name: str) -> str | None:
     if len(found) > 1:
         first, second = (pd.Timestamp(2024, 12, 31).strftime(form) for form in found[:2])
         warnings.warn(
-            f"The dates of the column '{name}', such as '{texts[0]}', can be read in two ways: the last day of 2024 "
-            f"would be {first} or {second}. The first is used. Write dates as 2024-12-31 to be sure.",
+            f"The dates of the column '{name}', such as '{texts[0]}', can be read in two ways: 31 December 2024 "
+            f"would be {first} or {second}. The first format is used. Write dates as 2024-12-31 to be sure.",
             stacklevel=2,
         )
     return found[0] if found else None

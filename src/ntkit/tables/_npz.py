@@ -1,4 +1,4 @@
-"""Reading rows and targets from NPZ files."""
+"""Reading of rows and targets from NPZ files."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from typing import Any
 
 import numpy as np
 
-_MOST_NAMES, _LONGEST_NAME = 40, 60  # listed in an error message, and characters of each
+_MAX_NAMES, _MAX_NAME_LENGTH = 40, 60  # names listed in an error message, characters shown of each
 
 
 def no_such(path: Path, kind: str, name: str, names: Sequence[str]) -> str:
-    """Message for a name that is not there: the names there are and the closest one."""
+    """Return the message for a name that does not exist, with the existing names and the closest one."""
     close = get_close_matches(name, names, 1, 0.6) or [n for n in names if n.lower() == name.lower()]
-    short = [n if len(n) <= _LONGEST_NAME else n[: _LONGEST_NAME - 1] + "…" for n in names[:_MOST_NAMES]]
-    shown = ", ".join(short) + (f" and {len(names) - _MOST_NAMES} more" * (len(names) > _MOST_NAMES))
+    short = [n if len(n) <= _MAX_NAME_LENGTH else n[: _MAX_NAME_LENGTH - 1] + "…" for n in names[:_MAX_NAMES]]
+    shown = ", ".join(short) + (f" and {len(names) - _MAX_NAMES} more" * (len(names) > _MAX_NAMES))
     meant = f" Did you mean '{close[0]}'?" if close else ""
     return f"'{path}' has no {kind} '{name}'.{meant} It has: {shown}."
 
 
 def read_npz(path: Path, target: str | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """The arrays with the rows and the targets."""
+    """Read the arrays of rows and targets."""
     try:
-        # opened here, as NumPy leaves files open that are no archives
+        # Opened here, because NumPy does not close files that are not archives.
         with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
             names = list(file.files)
             rows, labels = _array_names(path, names, target, lambda name: np.ndim(file[name]))
             X = file[rows]
             y = None if labels is None else file[labels]
             for name, array in ((rows, X), (labels, y)):
-                if isinstance(array, bytes):  # what NumPy makes of a part that does not begin as arrays do
-                    raise EOFError(f"'{name}' is no array")
+                if isinstance(array, bytes):  # NumPy returns the bytes of a member that is not an array
+                    raise EOFError(f"'{name}' is not an array")
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, zlib.error) as error:
         raise ValueError(f"Cannot read '{path}' as NPZ: {error}.") from error
     except ValueError as error:
         if "allow_pickle" not in str(error):
             raise
         raise ValueError(
-            f"'{path}' has arrays of Python objects, which are not read for safety. Save numbers or text (dtype str)."
+            f"'{path}' has arrays of Python objects, which are not loaded for safety. Save numbers or text (dtype str)."
         ) from error
     if X.ndim != 2:
         raise ValueError(
             f"The array '{rows}' of '{path}' must have two axes, rows and columns. Got the shape {X.shape}; "
-            f"X.reshape(len(X), -1) makes rows of images."
+            f"X.reshape(len(X), -1) turns images into rows."
         )
     if y is not None and (y.ndim != 1 or len(y) != len(X)):
         raise ValueError(
@@ -57,7 +57,7 @@ def read_npz(path: Path, target: str | None) -> tuple[np.ndarray, np.ndarray | N
 
 
 def _array_names(path: Path, names: list[str], target: str | None, ndim: Any) -> tuple[str, str | None]:
-    """Names of the arrays with the rows and the targets."""
+    """Find the names of the arrays of rows and targets."""
     if target is None:
         found = [name for name in names if name in ("X", "X_test")] or [n for n in names if ndim(n) == 2]
         if not found or (len(found) > 1 and found[0] not in ("X", "X_test")):

@@ -1,4 +1,4 @@
-"""Numbers written as text: decimal points, decimal commas, separators of thousands."""
+"""Numbers in text: decimal points, decimal commas and thousands separators."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import re
 from collections.abc import Iterable
 
 STYLES = ("point", "comma", "thousands")
-"""1234.5; 1234,5 or 1.234,5; 1,234.5."""
+"""Ways to write numbers: 1234.5; 1234,5 or 1.234,5; 1,234.5."""
 _COMMA = re.compile(r"\s*[+-]?(\d+|\d{1,3}(\.\d{3})+)(,\d*)?\s*|\s*[+-]?,\d+\s*")
 _THOUSANDS = re.compile(r"\s*[+-]?([1-9]\d{0,2}(,\d{3})+|\d+)(\.\d*)?\s*")
 _CODE = re.compile(r"\s*0\d+\s*")
 
 
 def is_numeral(text: str) -> bool:
-    """Whether a text is a number with a decimal point."""
+    """Tell whether a text is a number, with a decimal point if any."""
     try:
         float(text)
     except ValueError:
@@ -22,14 +22,14 @@ def is_numeral(text: str) -> bool:
 
 
 def is_code(text: str) -> bool:
-    """Whether a text has digits only and begins with a zero that a number would lose, such as 007."""
+    """Tell whether a text is a code such as 007: digits with leading zeros, which a number would lose."""
     return _CODE.fullmatch(text) is not None
 
 
 def numeral_style(texts: Iterable[str]) -> str | None:
-    """How numbers are written in a column; None if it holds other text, or codes.
+    """Return how a column writes numbers, or None if it holds other text or codes.
 
-    "either" if all commas can be decimal commas and separators of thousands (1,234).
+    The result is "either" if all commas may be decimal commas or thousands separators, as in 1,234.
 
     Examples
     --------
@@ -48,7 +48,7 @@ def numeral_style(texts: Iterable[str]) -> str | None:
 
 
 def to_float(text: str, style: str) -> float:
-    """The number that a text of some style is; a ValueError for other texts."""
+    """Convert a text to a number. Raise a ValueError if it is not a number of the given style."""
     if style == "comma" and _COMMA.fullmatch(text):
         text = text.replace(".", "").replace(",", ".")
     elif style == "comma":

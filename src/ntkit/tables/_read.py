@@ -1,10 +1,11 @@
-"""Reading tables from files: CSV, TSV, Parquet and NPZ."""
+"""Reading of tables from CSV, TSV, Parquet and NPZ files."""
 
 from __future__ import annotations
 
 import csv
 import gzip
 import os
+import re
 import warnings
 import zlib
 from collections import Counter
@@ -22,11 +23,12 @@ from ntkit.tables._numerals import is_code, is_numeral, numeral_style, to_float
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FRAME_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")  # of files that hold data frames
-_PARQUET = (".parquet", ".pq")
-_TABS = (".tsv", ".tsv.gz")
-_SEPARATORS = "\t;,"  # those that rows of numbers rarely contain otherwise come first
-_SNIFFED = 50  # lines by which the separator is found
+FRAME_ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet", ".pq")
+"""Endings of files that hold data frames."""
+PARQUET_ENDINGS = (".parquet", ".pq")
+_TSV_ENDINGS = (".tsv", ".tsv.gz")
+_SEPARATORS = "\t;,"  # in order of preference: numbers and text contain commas most often, tabs least often
+_SNIFFED_LINES = 50  # lines from which the separator is inferred
 
 
 def read_frames(path: Path, n_rows: int, *, text: Collection[str] = ()) -> Iterator[DataFrame]:
@@ -35,29 +37,29 @@ def read_frames(path: Path, n_rows: int, *, text: Collection[str] = ()) -> Itera
     Parameters
     ----------
     path : path
-        A ``.csv``, ``.tsv`` or ``.txt`` file, the first two perhaps compressed (``.csv.gz``, ``.tsv.gz``), or a Parquet
-        file (``.parquet``, ``.pq``).
+        A text file (``.csv``, ``.tsv``, ``.txt``), a compressed text file (``.csv.gz``, ``.tsv.gz``) or a Parquet file
+        (``.parquet``, ``.pq``).
     n_rows : int
-        Most rows of a block.
+        Maximum number of rows of a block.
     text : collection of str, default=()
-        Columns of a CSV file that are read as text even if they look like numbers.
+        Columns of a text file that are read as text even if they look like numbers.
 
     Yields
     ------
     DataFrame
-        Its index is the row in the file, counted from 0 below the header.
+        Its index is the row number in the file, counted from 0 below the header.
 
     Notes
     -----
-    Text files are UTF-8, with or without a byte order mark, and their first line has the names of the columns, which
-    must be distinct. The separator is the tab in ``.tsv`` files. In the others it is the tab, the semicolon or the
-    comma: the first of them that divides the first 50 lines into equally many fields, two or more. All lines must have
-    as many fields as the first. Columns of numbers with decimal commas (1234,5 or 1.234,5) become numbers. A first
-    column without a name holds the row numbers that pandas writes: it is left out, with a warning. The index that
-    pandas stores in a Parquet file is left out too.
+    Text files are UTF-8, with or without a byte order mark. Their first line has the names of the columns, which must
+    be distinct. The separator of ``.tsv`` files is the tab. In other text files it is the first of tab, semicolon and
+    comma that divides each of the first 50 lines into the same number of fields, at least two. All lines must have the
+    same number of fields as the first. Columns of numbers with decimal commas (1234,5 or 1.234,5) become numbers. A
+    first column without a name is taken for the row numbers that pandas writes, and is left out with a warning. The
+    index that pandas stores in a Parquet file is left out too.
 
-    A column of text in the first block is text in all blocks. A column of numbers in the first block must hold numbers
-    in all blocks; the error names the row.
+    A column that holds text in the first block is text in all blocks. A column that holds numbers in the first block
+    must hold numbers in all blocks; otherwise an error names the row.
 
     Examples
     --------
@@ -76,7 +78,7 @@ def read_frames(path: Path, n_rows: int, *, text: Collection[str] = ()) -> Itera
 
 
 def text_columns(frame: DataFrame) -> list[str]:
-    """Names of the columns with text that is no number."""
+    """Return the names of the columns that contain text other than numbers."""
     return [name for name in frame if _text_in(frame[name]).any()]
 
 
@@ -94,23 +96,23 @@ def read_table(
     ----------
     path : path
         A CSV, TSV or Parquet file, as for :func:`read_frames`, or an NPZ file (``.npz``). The rows of an NPZ file are
-        its array ``X``, or ``X_train`` for the target ``y_train``; without a target ``X``, ``X_test`` or the only array
-        with two axes.
+        its array ``X``, or ``X_train`` for the target ``y_train``. Without a target they are ``X``, ``X_test`` or the
+        only array with two axes.
     target : str, optional
-        The column (or array) with the targets. ``y`` also finds ``y_train``.
+        The column (or array) of targets. ``y`` also finds ``y_train``.
     drop : sequence of str, default=()
         Columns to leave out.
     drop_missing_target : bool, default=False
-        Whether to leave out rows without a target; else they are an error.
+        Whether to leave out rows without a target. If False, such rows are an error.
     text : collection of str, default=()
-        Columns of a CSV file that are read as text even if they look like numbers.
+        Columns of a text file that are read as text even if they look like numbers.
 
     Returns
     -------
     X : DataFrame, or ndarray of shape (n_samples, n_features) from an NPZ file
-        The index of a data frame is the row in the file, counted from 0.
+        The index of a data frame is the row number in the file, counted from 0.
     y : ndarray of shape (n_samples,), or None without a target
-        Text if whole numbers of a CSV file begin with zeros, such as 007.
+        Whole numbers with leading zeros in a text file, such as 007, stay text.
 
     Examples
     --------
@@ -130,12 +132,12 @@ def read_table(
         raise FileNotFoundError(f"The file '{path}' {what}.")
     if path.name.lower().endswith(".npz"):
         if drop:
-            raise ValueError(f"'{path}' has arrays, not named columns: columns cannot be dropped.")
+            raise ValueError(f"'{path}' has arrays, not named columns, so columns cannot be dropped.")
         X, y = read_npz(path, target)
     else:
         _check_ending(path, (*FRAME_ENDINGS, ".npz"))
         X, y = _select(next(_frames(path, None, text)), path, target, drop)
-        if y is not None and y.dtype.kind in "iu" and not path.name.lower().endswith(_PARQUET):
+        if y is not None and y.dtype.kind in "iu" and not path.name.lower().endswith(PARQUET_ENDINGS):
             y = _codes_as_text(path, y)
     if X.shape[0] == 0 or X.shape[1] == 0:
         what = "rows" if X.shape[0] == 0 else "columns to learn from" if target is not None else "columns"
@@ -144,7 +146,7 @@ def read_table(
 
 
 def _codes_as_text(path: Path, y: Any) -> Any:
-    """Targets such as 007, whose zeros numbers lose, as text; others as they are."""
+    """Return targets such as 007 as text, because numbers would lose the zeros; return others unchanged."""
     import pandas as pd
 
     options: dict[str, Any] = {"encoding": "utf-8-sig", "sep": _separator(path), "index_col": False}
@@ -158,7 +160,7 @@ def _check_ending(path: Path, endings: tuple[str, ...]) -> None:
 
 
 def _select(frame: DataFrame, path: Path, target: str | None, drop: Sequence[str]) -> tuple[Any, Any]:
-    """The columns to learn from, and the target."""
+    """Split a data frame into the columns to learn from and the target."""
     names, targets = list(frame.columns), [] if target is None else [target]
     for name in (*targets, *drop):
         if name not in names:
@@ -169,13 +171,13 @@ def _select(frame: DataFrame, path: Path, target: str | None, drop: Sequence[str
 
 
 def _frames(path: Path, n_rows: int | None, text: Collection[str] = ()) -> Iterator[DataFrame]:
-    """Blocks of a file; None: all rows in one block. Columns named in `text` are read as text."""
+    """Yield a file in blocks of `n_rows` rows, or in one block if None. Columns named in `text` are read as text."""
     try:
         import pandas  # noqa: F401
     except ImportError as error:
         raise ImportError("Reading tables needs pandas: pip install 'ntkit[cli]'.") from error
     with _errors_of(path):
-        blocks = _parquet(path, n_rows) if path.name.lower().endswith(_PARQUET) else _csv(path, n_rows, text)
+        blocks = _parquet(path, n_rows) if path.name.lower().endswith(PARQUET_ENDINGS) else _csv(path, n_rows, text)
         row = 0
         for frame in blocks:
             frame.columns = [str(name) for name in frame.columns]
@@ -186,7 +188,7 @@ def _frames(path: Path, n_rows: int | None, text: Collection[str] = ()) -> Itera
 
 @contextmanager
 def _errors_of(path: Path) -> Iterator[None]:
-    """Errors of pandas and of decompression, with the name of the file."""
+    """Replace errors of pandas and of decompression by errors that name the file."""
     import pandas as pd
 
     try:
@@ -199,7 +201,16 @@ def _errors_of(path: Path) -> Iterator[None]:
         raise ValueError(
             f"Rows of '{path}' have more fields than its first line has names. Name all columns."
         ) from error
-    except (pd.errors.ParserError, csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except pd.errors.ParserError as error:
+        long_line = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
+        if long_line is None:
+            raise ValueError(f"Cannot read '{path}': {str(error).strip()}.") from error
+        expected, line, found = long_line.groups()
+        raise ValueError(
+            f"Line {line} of '{path}' has {found} fields, but {expected} are expected. Put quotes around fields that "
+            "contain the separator, or correct the line."
+        ) from error
+    except (csv.Error, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise ValueError(f"Cannot read '{path}': {str(error).strip()}.") from error
 
 
@@ -212,7 +223,9 @@ def _csv(path: Path, n_rows: int | None, text: Collection[str]) -> Iterator[Data
     _check_distinct(path, [name for name in names if name])
     start = 0 if names[0] else 1
     if start:
-        warnings.warn(f"The first column of '{path}' has no name and is taken for row numbers: left out.", stacklevel=2)
+        warnings.warn(
+            f"The first column of '{path}' has no name. It is taken for row numbers and left out.", stacklevel=2
+        )
     types = dict.fromkeys(set(text) & set(names), str)
     options |= {"index_col": False, "low_memory": False, "dtype": types}
     numbers, commas, complete = [], None, len(names) < 2
@@ -241,29 +254,29 @@ def _open_text(path: Path) -> Any:
 
 
 def _separator(path: Path) -> str:
-    """The separator of a text file, by its ending and its first lines."""
-    if path.name.lower().endswith(_TABS):
+    """Infer the separator of a text file from its ending and its first lines."""
+    if path.name.lower().endswith(_TSV_ENDINGS):
         return "\t"
     with _open_text(path) as file:
-        lines = [line for line in islice(file, _SNIFFED) if line.strip()]
-    # without what is quoted, as far as it ends in the same line
+        lines = [line for line in islice(file, _SNIFFED_LINES) if line.strip()]
+    # Lines without their quoted parts. Lines with an open quote are skipped.
     bare = ["".join(line.split('"')[::2]) for line in lines if line.count('"') % 2 == 0] or [""]
     found = [separator for separator in _SEPARATORS if separator in bare[0]]
-    even = [each for each in found if len({line.count(each) for line in bare}) == 1]
-    usual = sorted(found, key=",;\t".index)  # of lines that no separator divides evenly
-    return next(iter([*even, *usual]), ",")
+    consistent = [each for each in found if len({line.count(each) for line in bare}) == 1]
+    usual = sorted(found, key=",;\t".index)  # if no separator divides all lines into the same number of fields
+    return next(iter([*consistent, *usual]), ",")
 
 
 def _check_fields(path: Path, separator: str, n_fields: int) -> None:
-    """Raise an error that names the first line with too few fields; pandas would fill them up."""
-    limit = csv.field_size_limit(2**31 - 1)  # pandas has none
+    """Raise an error that names the first line with too few fields. pandas would treat the rest as missing."""
+    limit = csv.field_size_limit(2**31 - 1)  # pandas has no limit
     try:
         with _open_text(path) as file:
             reader = csv.reader(file, delimiter=separator)
             for row in reader:
                 if 0 < len(row) < n_fields and (len(row) > 1 or row[0].strip()):
                     raise ValueError(
-                        f"Line {reader.line_num} of '{path}' has {len(row)} field{'s' * (len(row) > 1)}, where the "
+                        f"Line {reader.line_num} of '{path}' has {len(row)} field{'s' * (len(row) > 1)}, but the "
                         f"first line has {n_fields} names. Complete the line or remove it."
                     )
     finally:
@@ -271,7 +284,7 @@ def _check_fields(path: Path, separator: str, n_fields: int) -> None:
 
 
 def _with_commas(frame: DataFrame, text: Collection[str], separator: str) -> list[str]:
-    """Names of the columns of numbers with decimal commas; 1,234 is one if commas do not separate the columns."""
+    """Return the names of columns with decimal commas. 1,234 has a decimal comma unless commas separate the columns."""
     styles = ("comma",) if separator == "," else ("comma", "either")
     found = []
     for name in frame:
@@ -283,7 +296,7 @@ def _with_commas(frame: DataFrame, text: Collection[str], separator: str) -> lis
 
 
 def _without_commas(column: Any, path: Path) -> Any:
-    """A column with decimal commas as numbers."""
+    """Convert a column with decimal commas to numbers."""
 
     def number(value: Any) -> float:
         try:
@@ -292,14 +305,14 @@ def _without_commas(column: Any, path: Path) -> Any:
             row = column.index[(column == value).to_numpy().argmax()]
             raise ValueError(
                 f"The column '{column.name}' of '{path}' has numbers with decimal commas, but the text {value!r} in "
-                f"row {row} (counted from 0). Correct it, or leave it empty where the number is missing."
+                f"row {row} (counted from 0). Correct it, or leave it empty if the number is missing."
             ) from None
 
     return column.map(number, na_action="ignore").astype(np.float64)
 
 
 def _strictly(read: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    """Call a function of pandas; its warning about fields that it would drop is an error."""
+    """Call a function of pandas. Turn its warning about dropped fields into an error."""
     import pandas as pd
 
     with warnings.catch_warnings():
@@ -308,19 +321,19 @@ def _strictly(read: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
 
 
 def _text_in(column: Any) -> np.ndarray:
-    """Where a column holds text that is no number."""
+    """Return a mask of the values of a column that are text other than numbers."""
     if column.dtype.kind in "biuf":
         return np.zeros(len(column), dtype=bool)
     return np.array([isinstance(value, str) and not is_numeral(value) for value in column], dtype=bool)
 
 
 def _check_numbers(column: Any, path: Path) -> None:
-    """Raise an error for text in a column that began with numbers."""
+    """Raise if a column that began with numbers holds other text."""
     if (text := _text_in(column)).any():
         row = column.index[text.argmax()]
         raise ValueError(
             f"The column '{column.name}' of '{path}' begins with numbers, but has the text {column[row]!r} in row "
-            f"{row} (counted from 0). Correct it, or leave it empty where the number is missing."
+            f"{row} (counted from 0). Correct it, or leave it empty if the number is missing."
         )
 
 
@@ -346,11 +359,13 @@ def _check_distinct(path: Path, names: list[str]) -> None:
 
 
 def _without_missing(X: Any, y: Any, target: str, path: Path, drop: bool) -> tuple[Any, np.ndarray]:
-    """Rows with a target, or an error if some have none."""
+    """Return the rows with a target. If `drop` is False, raise if some have none."""
     frame = hasattr(y, "isna")
     missing = y.isna().to_numpy() if frame else np.isnan(y) if y.dtype.kind == "f" else np.zeros(len(y), dtype=bool)
     if missing.all():
-        raise ValueError(f"The target '{target}' of '{path}' is missing in all {len(missing)} rows.")
+        raise ValueError(
+            f"The target '{target}' of '{path}' is missing in all {len(missing)} rows. Name another column."
+        )
     if missing.any() and not drop:
         raise ValueError(
             f"The target '{target}' of '{path}' is missing in {missing.sum()} of {len(missing)} rows, first in row "
@@ -363,6 +378,6 @@ def _without_missing(X: Any, y: Any, target: str, path: Path, drop: bool) -> tup
     if values.dtype.kind == "f" and not (finite := np.isfinite(values)).all():
         raise ValueError(
             f"The target '{target}' of '{path}' is infinite in {(~finite).sum()} rows, first in row "
-            f"{rows[finite.argmin()]} (counted from 0). Remove them."
+            f"{rows[finite.argmin()]} (counted from 0). Remove these rows."
         )
     return X, values

@@ -1,4 +1,4 @@
-"""Columns of tables as numbers, and what kind of target a column is."""
+"""Encoding of tables as numbers, and the choice between regression and classification."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ntkit._estimator import AllOrNothing, as_floating, check_rows
 from ntkit._state import COLUMNS, Declared, Many, Part
 from ntkit._validation import check_int, describe
 from ntkit.tables._columns import (
+    Categories,
     Column,
     Number,
-    Text,
     Unused,
     as_frame,
     check_frame,
@@ -29,35 +29,36 @@ from ntkit.tables._columns import (
 from ntkit.tables._dates import Date
 from ntkit.tables._numerals import STYLES
 
-_FEW_CLASSES = 20
-_MOST_SHOWN = 5  # values or columns of a warning
+_MAX_WHOLE_CLASSES = 20  # more distinct whole numbers are a regression target
+_MAX_SHOWN = 5  # values or columns listed in a message
 
 
 class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
-    """Columns of a data frame as a float32 matrix: numbers as they are, text one-hot, dates as trend and cycles.
+    """Encode a data frame as a float32 matrix: numbers unchanged, text one-hot, dates as trend and cycles.
 
-    - Numbers: a missing one becomes the mean of the column in `fit`, and a column with missing numbers in `fit` gets a
-      second column, 1 where the number is missing. Booleans are numbers, durations are days. Text is a number if all of
-      it is: with decimal points, with decimal commas (``1.234,5``) or with commas between thousands (``1,234.5``). Text
-      of at most `max_categories` different whole numbers stays text, as it may be a code.
-    - Text and categories: one column for each level; missing is a level. Of more than `max_categories` levels the
-      rarest share one column.
-    - Dates, also as text (``2024-12-31``, ``31.12.2024``, ``12/31/2024``, perhaps with a time): the time in years, the
-      day of the year, the weekday and the time of the day as sines and cosines, and whether it is a weekend; only what
-      varies. Missing dates get a column of their own.
+    - Numbers. A missing number becomes the mean of the column in `fit`. If numbers are missing in `fit`, another
+      column is 1 where the number is missing. Booleans are numbers, and durations are days. A column of text is read as
+      numbers if all its values are numbers, with decimal points, with decimal commas (``1.234,5``) or with commas
+      between thousands (``1,234.5``). Text that consists of at most `max_categories` distinct whole numbers stays text,
+      because it may be a code.
+    - Text and categories. Each level gets an indicator column, and missing is a level. If there are more than
+      `max_categories` levels, the rarest ones share a column.
+    - Dates, also as text (``2024-12-31``, ``31.12.2024``, ``12/31/2024``, with or without a time). The columns are the
+      time in years, sines and cosines of the day of the year, of the weekday and of the time of day, and an indicator
+      of weekends. Columns that do not vary in `fit` are left out. Missing dates get an indicator column.
 
-    Text that is nearly all different (more than `max_categories` levels and more than half as many levels as rows: an
-    identifier) is not used, with a warning. Whole numbers that increase from row to row are used, with a warning. Lists
-    and other objects, and infinite numbers, are refused.
+    A column of text looks like an identifier if it has more than `max_categories` levels and more than half as many
+    levels as rows. It is left out with a warning. Whole numbers that increase from row to row are used with a warning,
+    because they may be keys. Lists, other objects and infinite numbers raise an error.
 
-    In `transform` columns are found by name, in any order; others are ignored. A level not met in `fit` is all zeros,
-    or belongs to the others if there is a column for them; a warning names column and levels. A number missing for the
-    first time is the mean.
+    `transform` finds the columns by name, in any order, and ignores other columns. A level that `fit` has not seen is
+    encoded as zeros, or in the shared column of rare levels if there is one; a warning names the column and the levels.
+    A number that is missing in a column without missing numbers in `fit` becomes the mean.
 
     Parameters
     ----------
     max_categories : int, default=50
-        Most levels of a column, the most frequent ones; all others share one column.
+        Maximum number of levels of a column. The most frequent levels are kept; all others share one column.
 
     Attributes
     ----------
@@ -67,9 +68,9 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
 
     Notes
     -----
-    Arrays are columns of numbers named x0, x1, …. Data frames are those of pandas, and of polars, which needs pyarrow.
-    float32 keeps seven digits, so a column that
-    varies by less than 10⁻⁴ of its size, such as time in seconds since 1970, has its mean subtracted.
+    The columns of an array of numbers are named x0, x1, …. Data frames may be from pandas or from polars (which needs
+    pyarrow). float32 keeps seven digits. Therefore the mean is subtracted from a column whose range is less than 10⁻⁴
+    of its mean, such as a time in seconds since 1970.
 
     Examples
     --------
@@ -85,7 +86,10 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
            [3., 0., 0., 1.]], dtype=float32)
     """
 
-    _state: ClassVar[dict[str, Any]] = {**COLUMNS, "_columns": Many(Part(Number, Text, Date, Unused), "n_features_in_")}
+    _state: ClassVar[dict[str, Any]] = {
+        **COLUMNS,
+        "_columns": Many(Part(Number, Categories, Date, Unused), "n_features_in_"),
+    }
 
     def __init__(self, *, max_categories: int = 50):
         self.max_categories = max_categories
@@ -102,7 +106,7 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         -------
         self
         """
-        most = check_int(self.max_categories, "max_categories", type(self).__name__, minimum=1)
+        max_levels = check_int(self.max_categories, "max_categories", type(self).__name__, minimum=1)
         with self._all_or_nothing():
             frame = as_frame(X)
             columns: list[Column]
@@ -111,11 +115,11 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
                 columns = [fit_number(f"x{i}", X[:, i]) for i in range(X.shape[1])]
                 self.__dict__.pop("feature_names_in_", None)
             else:
-                columns = [fit_column(frame[name], name, most) for name in check_frame(frame)]
+                columns = [fit_column(frame[name], name, max_levels) for name in check_frame(frame)]
                 if not any(column.names for column in columns):
                     raise ValueError(
                         f"The table has no column to learn from: {_shown([column.name for column in columns])} hold "
-                        "identifiers, free text or one date."
+                        "only identifiers, free text or a single date. Add other columns."
                     )
                 self.feature_names_in_ = np.array(list(frame.columns), dtype=object)
             self.n_features_in_ = len(columns)
@@ -150,7 +154,7 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         return out
 
     def _rows(self, X: Any) -> Any:
-        """The columns of `X` that are used, in the order of `fit`."""
+        """Return the columns of `X` that are used, in the order of `fit`."""
         owner = type(self).__name__
         frame = as_frame(X)
         if not hasattr(self, "feature_names_in_"):
@@ -168,7 +172,7 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         if missing:
             plural = "s" * (len(missing) > 1)
             raise ValueError(
-                f"The table lacks the column{plural} {', '.join(map(repr, missing))}, which this {owner} was fitted on."
+                f"The table lacks the column{plural} {', '.join(map(repr, missing))}, which the training table has."
             )
         check_frame(frame[names])
         return [frame[name] for name in names]
@@ -177,7 +181,7 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         return as_floating(_array.to_numpy(check_rows(self, X, reset=reset, missing=True)))
 
     def get_source_names_out(self) -> np.ndarray:
-        """Name of the column of the table that each feature comes from.
+        """Return the name of the table column that each feature comes from.
 
         Returns
         -------
@@ -187,12 +191,12 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         return np.array([spec.name for spec in self._columns for _ in spec.names], dtype=object)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
-        """Names of the columns made: ``width``, ``width=(missing)``, ``colour=red``, ``colour=(other)``.
+        """Return the names of the features: ``width``, ``width=(missing)``, ``colour=red``, ``colour=(other)``.
 
         Parameters
         ----------
         input_features : array of str, optional
-            Names of the columns, if `fit` has seen an array.
+            Names of the columns, if `fit` saw an array.
 
         Returns
         -------
@@ -217,16 +221,16 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
 
     @property
     def source_names_(self) -> list[str]:
-        """Names of all columns of the table, also of those that are not used."""
+        """Names of all columns of the table, including unused ones."""
         check_is_fitted(self)
         return [spec.name for spec in self._columns]
 
     @property
     def text_columns_(self) -> list[str]:
-        """Names of the columns that hold text: levels, dates in text, numbers with commas."""
+        """Names of the columns that are read as text: categories, dates in text, numbers with commas."""
         check_is_fitted(self)
         specs = self._columns
-        texts = [s for s in specs if isinstance(s, Text) or (isinstance(s, Date) and s.format)]
+        texts = [s for s in specs if isinstance(s, Categories) or (isinstance(s, Date) and s.format)]
         return [s.name for s in specs if s in texts or (isinstance(s, Number) and s.style != STYLES[0])]
 
     def __sklearn_tags__(self) -> Any:
@@ -236,36 +240,36 @@ class TableEncoder(Declared, AllOrNothing, TransformerMixin, BaseEstimator):
         return tags
 
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
-        """Raise unless the columns have different names, those that `fit` has seen."""
+        """Raise unless the columns have distinct names, equal to ``feature_names_in_``."""
         check_int(self.max_categories, "max_categories", type(self).__name__, minimum=1)
         names = [column.name for column in self._columns]
         seen = getattr(self, "feature_names_in_", None)
         if len(set(names)) < len(names) or (seen is not None and seen.tolist() != names):
-            raise ValueError(f"The columns of a {type(self).__name__} must be distinct, and those that fit has seen")
+            raise ValueError(f"The columns of a {type(self).__name__} must be distinct and equal to feature_names_in_")
 
 
 def _warn_of_unseen(unseen: dict[str, list[str]]) -> None:
-    """One warning about all levels that `fit` has not seen, by column."""
+    """Warn of all levels that `fit` has not seen, in one message."""
     if unseen:
         parts = [f"'{name}' ({_shown(values)})" for name, values in unseen.items()]
         warnings.warn(
             f"Values that fit has not seen in the column{'s' * (len(parts) > 1)} {_shown(parts, quoted=False)}: "
-            "the model does not know what they mean. Correct them, or fit again with rows that have them.",
+            "the model knows nothing about them. Correct them, or fit again with rows that have them.",
             stacklevel=3,
         )
 
 
 def _shown(values: list[str], *, quoted: bool = True) -> str:
-    """The first of some values, for a message."""
-    shown = [f"'{value}'" if quoted else value for value in values[:_MOST_SHOWN]]
-    return ", ".join(shown) + (f" and {len(values) - _MOST_SHOWN} more" * (len(values) > _MOST_SHOWN))
+    """List the first values for a message."""
+    shown = [f"'{value}'" if quoted else value for value in values[:_MAX_SHOWN]]
+    return ", ".join(shown) + (f" and {len(values) - _MAX_SHOWN} more" * (len(values) > _MAX_SHOWN))
 
 
 def infer_task(y: Any) -> str:
-    """Whether to learn classes or numbers: "classification" or "regression".
+    """Choose "classification" or "regression" by the values of a target.
 
-    Text, booleans and categories are classes; numbers with fractions are not. Whole numbers are classes if there
-    are two different ones, or at most 20 and at most one for every 20 rows.
+    Text, booleans and categories are classes. Numbers with fractions are a regression target. Whole numbers are classes
+    if at most two are distinct, or if at most 20 are distinct and there are at least 20 rows per distinct number.
 
     Parameters
     ----------
@@ -287,10 +291,10 @@ def infer_task(y: Any) -> str:
 
 
 def explain_task(y: Any) -> tuple[str, str]:
-    """The task and the reason for it."""
+    """Return the task and the reason for it."""
     y = np.asarray(y)
     if y.dtype.kind in "Mm" or (y.dtype.kind == "O" and any(isinstance(v, datetime.date) for v in y)):
-        raise TypeError("The target holds dates or times. Convert it to numbers, such as days since some date.")
+        raise TypeError("The target holds dates or times. Convert it to numbers, such as days since a fixed date.")
     if y.dtype.kind not in "iuf":
         try:
             plain = y.dtype.kind == "O" and not any(isinstance(v, str | bool | np.bool_) for v in y)
@@ -302,7 +306,7 @@ def explain_task(y: Any) -> tuple[str, str]:
     if y.dtype.kind == "f" and (y != np.floor(y)).any():
         return "regression", "the target has fractions"
     n_distinct = len(np.unique(y))
-    reason = f"the target has {n_distinct} different whole numbers in {len(y)} rows"
-    if n_distinct <= 2 or n_distinct <= min(_FEW_CLASSES, len(y) / 20):
+    reason = f"the target has {n_distinct} distinct whole numbers in {len(y)} rows"
+    if n_distinct <= 2 or n_distinct <= min(_MAX_WHOLE_CLASSES, len(y) / 20):
         return "classification", reason
     return "regression", reason
