@@ -59,7 +59,8 @@ def write(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], metadata:
     for name, array in arrays.items():
         if array.dtype.name not in DTYPES:
             raise TypeError(f"The array '{name}' has the dtype {array.dtype}, which cannot be written to a file.")
-    text = json.dumps(metadata, allow_nan=False, sort_keys=True)
+    # Not sorted: an object that occurs twice is written once, and its second occurrence must be read later.
+    text = json.dumps(metadata, allow_nan=False)
     if len(text) > _LARGEST_METADATA // 2:
         raise ValueError(
             f"The metadata of '{path}' must have at most {_LARGEST_METADATA // 2} characters. Got {len(text)} instead."

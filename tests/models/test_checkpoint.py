@@ -306,7 +306,7 @@ def test_checkpoints_of_another_fit(case, kind, X, y, path):
     content = path.read_bytes()
     model, other, targets = changed(case, X, y)
     data = (other, targets) if kind == "array" else (Stream(other, targets),)
-    with pytest.raises(FileError, match=r"is of a fit with other parameters, features, files or first rows.*Remove it"):
+    with pytest.raises(FileError, match=r"from a fit with other parameters, features, files or first rows.*Remove it"):
         model.fit(*data, checkpoint=path)
     assert path.read_bytes() == content
     assert not hasattr(model, "features_")
@@ -471,7 +471,7 @@ def test_a_folder_that_is_gone_for_a_while(X, y, path):
             yield block
 
     expected = ridge().fit(Stream(X, y))
-    text = rf"goes on without a checkpoint, and tries again every 0 s.*'{path}' cannot be written: No such"
+    text = rf"fit continues without it and tries again every 0 s.*'{path}' cannot be written: No such"
     with pytest.warns(RuntimeWarning, match=text) as found, pytest.raises(StoppedError):
         ridge().fit(blocks(15), checkpoint=path, checkpoint_every=0)
     assert len(found) == 1
@@ -484,7 +484,7 @@ def test_a_complete_fit_is_not_lost_with_its_checkpoint(X, y, path):
         yield from Stream(X, y)
         path.mkdir()  # which no fit can remove
 
-    with pytest.warns(RuntimeWarning, match=rf"complete, but its checkpoint '{path}' stays: .*Remove it"):
+    with pytest.warns(RuntimeWarning, match=rf"complete, but its checkpoint '{path}' could not be removed: .*Remove it"):
         model = ridge().fit(blocks(), checkpoint=path)
     assert_identical(model, ridge().fit(Stream(X, y)))
 
@@ -505,5 +505,5 @@ def test_checkpoints_that_contradict_themselves(X, y, path):
     mine = stopped(ridge(), path, X, y)
     for changes in ({"statistics": other.statistics}, {"targets": other.targets}):
         save_part(replace(mine, **changes), path, kind=_checkpoint.KIND)
-        with pytest.raises(FileError, match=rf"'{path}' contradicts itself\. Remove it"):
+        with pytest.raises(FileError, match=rf"'{path}' is inconsistent\. Remove it"):
             ridge().fit(X, y, checkpoint=path)

@@ -788,7 +788,7 @@ def test_the_order_of_rows_does_not_matter(case: Case) -> None:
 @pytest.mark.parametrize("label", ["only", 3, True, 2.0])
 @CLASSIFIERS
 def test_one_class_is_an_error_that_names_it(case: Case, label: Any) -> None:
-    refuses(case, np.full(N_ROWS, label), rf"{case.law.__name__}.*one class only: {label!r}|one class.*{label!r}")
+    refuses(case, np.full(N_ROWS, label), rf"{case.law.__name__}.*only one class: {label!r}|one class.*{label!r}")
 
 
 @CLASSIFIERS

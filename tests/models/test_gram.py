@@ -287,8 +287,8 @@ def test_alphas_lost_in_rounding(eigenvectors, monkeypatch):
     if eigenvectors:
         assert one.fit(X, y).alpha_ == 1e-12
     else:
-        monkeypatch.setattr(_problems, "_MOST_EIGEN", 0)
-        with pytest.warns(UserWarning, match=r"alpha=1e-12 is indefinite by rounding errors; alpha=.* was taken"):
+        monkeypatch.setattr(_problems, "_MAX_EIGEN", 0)
+        with pytest.warns(UserWarning, match=r"Rounding errors .* alpha=1e-12 indefinite; alpha=.* was used"):
             one.fit(X, y)
         assert 1e-11 < one.alpha_ < 1e-3
     np.testing.assert_allclose(one.predict(X), y, atol=0.05)

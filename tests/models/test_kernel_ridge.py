@@ -898,7 +898,7 @@ def test_classes(solver, X, rng):
     assert model.score(X, labels) > 0.8
     if solver == "sketch":
         np.testing.assert_array_equal(decisions, model._scores(X))
-        with pytest.raises(ValueError, match="KernelRidgeClassifier has no probabilities: they are calibrated on rows"):
+        with pytest.raises(ValueError, match="KernelRidgeClassifier has no probabilities: they are calibrated on held"):
             model.predict_proba(X)
         return
     log_p = model.predict_log_proba(X)

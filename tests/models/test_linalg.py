@@ -31,7 +31,7 @@ def test_cholesky_in_blocks(n, rng):
 @pytest.mark.parametrize("most_threaded", [10_000, 10])
 def test_factorizations(library, most_threaded, rng, monkeypatch):
     """In place, from the lower triangle only, of matrices in any order; None where there is no factor."""
-    monkeypatch.setattr(_linalg, "_MOST_THREADED", most_threaded)
+    monkeypatch.setattr(_linalg, "_MAX_THREADED", most_threaded)
     monkeypatch.setattr(_linalg, "_BLOCK", 16)
     put = np.asarray
     if library == "torch":

@@ -396,6 +396,17 @@ def test_additive_features_where_they_help(rng):
     assert 1 - scores[0] < 0.9 * (1 - scores[1])
 
 
+def test_files_of_additive_features(rng, tmp_path):
+    """The encoder is shared by the features and their metric: it is in the file once, and read in the right order."""
+    X = rng.standard_normal((400, 4))
+    features = AdaptiveFeatures(n_components=50, random_state=0).fit(X, np.abs(X).sum(axis=1))
+    assert features.additive_ is features.metric_.additive_ is not None
+    ntkit.save(features, tmp_path / "features.ntkit")
+    again = ntkit.load(tmp_path / "features.ntkit")
+    assert again.additive_ is again.metric_.additive_
+    np.testing.assert_array_equal(again.transform(X), features.transform(X))
+
+
 def test_no_additive_features_where_columns_act_together(rng):
     X = rng.uniform(-1, 1, (900, 4))
     y = np.sin(3 * X[:, 0] * X[:, 1]) + 0.05 * rng.standard_normal(900)

@@ -53,7 +53,7 @@ def test_the_largest_alpha_as_good_as_the_best_is_taken():
 def test_penalties_that_cannot_be_solved_for():
     """Alphas of the grid are skipped; if there is none, the smallest of 10α, 100α, … is taken."""
     assert solve(Known([0.0, 1.0, 2.0], ALPHAS[:3], least=ALPHAS[1]), ALPHAS[:3]).alpha == ALPHAS[1]
-    with pytest.warns(UserWarning, match=r"with alpha=2 is indefinite by rounding errors; alpha=2e\+04 was taken"):
+    with pytest.warns(UserWarning, match=r"Rounding errors .* with alpha=2 indefinite; alpha=2e\+04 was used"):
         solution = solve(Known([1.0, 1.0], [1.0, 2.0], evaluates_all=False, least=3e3), [1.0, 2.0])
     assert solution.alpha == 2e4
     np.testing.assert_array_equal(solution.alphas, [1.0, 2.0, 2e4])

@@ -897,7 +897,7 @@ def test_classes_that_come_late(n):
         seen = slice(0, start + n // 5)
         np.testing.assert_array_equal(model.classes_, np.unique(y[seen]))
         if len(model.classes_) == 1:
-            with pytest.raises(ValueError, match=r"needs rows of at least two classes. Got one class only: 2"):
+            with pytest.raises(ValueError, match=r"needs rows of at least two classes. Got only one class: 2"):
                 model.predict(X)
             continue
         whole = classifier().fit(X[seen], y[seen])
@@ -1066,7 +1066,7 @@ def test_targets_of_another_number_are_an_error():
     model = regressor().fit(X, Y)
     before = model.predict(X)
     for targets in (Y[:, 0], Y[:, :1], np.hstack([Y, Y])):
-        with pytest.raises(ValueError, match="y of FeatureRidge must have as many columns in every block"):
+        with pytest.raises(ValueError, match="y of FeatureRidge must have the same number of columns in every block"):
             model.partial_fit(X, targets)
     np.testing.assert_array_equal(model.predict(X), before)
     assert model.n_samples_seen_ == 20
@@ -1389,7 +1389,7 @@ def test_large_factorizations_go_by_blocks(monkeypatch):
     X, y, _ = draw(0, 300, 120)
     expected = regressor([0.1, 1.0], solver="cholesky").fit(X, y)
     called = []
-    monkeypatch.setattr(_linalg, "_MOST_THREADED", 100)
+    monkeypatch.setattr(_linalg, "_MAX_THREADED", 100)
     monkeypatch.setattr(_linalg, "_BLOCK", 32)
     original = _linalg._factorize_blocks
     monkeypatch.setattr(_linalg, "_factorize_blocks", lambda A, block: called.append(len(A)) or original(A, block))

@@ -26,7 +26,7 @@ def linear(n, m, noise, rng):
 )
 def test_the_best_of_given_alphas_at_an_end_warns(make, rng):
     X, y = linear(200, 5, 0.5, rng)
-    with pytest.warns(UserWarning, match=r"The best alpha of \w+, \S+, is the smallest of those given.*further down"):
+    with pytest.warns(UserWarning, match=r"The best alpha of \w+, \S+, is the smallest of the given.*smaller alphas"):
         make([50.0, 500.0, 5000.0]).fit(X, y)
 
 
@@ -37,7 +37,7 @@ def test_an_end_where_the_error_no_longer_falls_does_not_warn(rng):
         regressor([1e-9, 1e-8, 1e-7]).fit(X, y)  # the best of these is as good as any
         regressor([1e5, 1e6]).fit(X, y)  # two are for a comparison, not a search
         regressor([1e-9, 1e-8, 1e-7]).fit(X, X @ np.ones(5))  # errors of 10⁻²⁰
-    with pytest.warns(UserWarning, match="largest of those given"):
+    with pytest.warns(UserWarning, match="largest of the given alphas"):
         regressor([1e-4, 1e-2, 1.0]).fit(*linear(120, 100, 100.0, rng))
 
 

@@ -179,7 +179,7 @@ def test_partial_fit_of_streams():
     assert_same_model(fitted, whole, X)
     wide = (X, np.stack([y, y], axis=1))
     for stream in ([(X, y), wide], [wide, (X, y)], iter([(X, y), wide])):
-        with pytest.raises(ValueError, match="y of FeatureRidge must have as many columns in every block"):
+        with pytest.raises(ValueError, match="y of FeatureRidge must have the same number of columns in every block"):
             model(features=features).partial_fit(stream, None)
 
 
