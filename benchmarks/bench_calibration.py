@@ -1,8 +1,8 @@
-"""How good are the probabilities of ridge classifiers? Log loss and calibration error by map, and LightGBM beside them.
+"""How good are the probabilities of ridge classifiers? Log loss and calibration error by method, with LightGBM.
 
-Targets of regression are cut into quantile classes. All maps see the same leave-one-out scores. Log losses are means
-over seeds; calibration errors are those of the most probable class, in 15 bins. Seconds are of the calibration alone;
-LightGBM's (defaults, one thread, where installed) are of its fit.
+Regression targets are cut into quantile classes. All calibration methods use the same leave-one-out scores. Log losses
+are means over seeds; calibration errors are for the most probable class, in 15 bins. Seconds are the time of the
+calibration alone; for LightGBM (defaults, one thread, if installed) the time of its fit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from experiment import dataset, grid, main, table
 
 TITLE = "Calibration: log loss and calibration error of ridge classifiers"
-# name: quantile classes (0: the table has classes), training rows
+# name: (number of quantile classes, 0 if the table has classes; number of training rows)
 TABLES = {
     "digits": (0, 1000), "pendigits": (0, 6000), "magic04": (0, 12000), "connect4": (0, 20000), "shuttle": (0, 20000),
     "california_housing": (5, 12000), "protein": (4, 20000), "abalone": (5, 2500), "year_subset": (10, 3500),
@@ -24,7 +24,7 @@ TEST_ROWS = 10000
 
 
 def split(name, seed):
-    """Training and test rows; classes that the training rows lack are dropped from the test rows."""
+    """Return training and test rows; test rows whose class is not in the training rows are dropped."""
     data = dataset(name)
     n_quantiles, n_train = TABLES[name]
     X, y = data.X.reshape(len(data.X), -1), data.y
@@ -43,7 +43,7 @@ def calibration_error(p, labels, n_bins=15):
     return float(np.abs(np.bincount(bins, confidence - right)).sum() / len(labels))
 
 
-def figures(log_p, labels, seconds):
+def scores_of(log_p, labels, seconds):
     p = np.exp(log_p)
     return {
         "log_loss": float(-log_p[np.arange(len(labels)), labels].mean()),
@@ -61,7 +61,7 @@ def timed(function, *args):
 
 
 def ridge(X, y, X_test, y_test, seed, n_rows):
-    """Figures of both calibrations of one ridge classifier."""
+    """Evaluate both calibration methods of one ridge classifier."""
     from ntkit import FeatureRidgeClassifier
     from ntkit.models._calibrate import fit_calibration, log_probabilities, temperature
 
@@ -72,8 +72,8 @@ def ridge(X, y, X_test, y_test, seed, n_rows):
     one, seconds_one = timed(temperature, left_out, labels, weight)
     full, seconds_full = timed(fit_calibration, left_out, labels, weight, scores.shape[1])
     return {
-        "temperature": figures(log_probabilities(scores, one), y_test, seconds_one),
-        "calibration": figures(log_probabilities(scores, full), y_test, seconds_full),
+        "temperature": scores_of(log_probabilities(scores, one), y_test, seconds_one),
+        "calibration": scores_of(log_probabilities(scores, full), y_test, seconds_full),
     }
 
 
@@ -82,7 +82,7 @@ def lightgbm(X, y, X_test, y_test, seed):
 
     model, seconds = timed(LGBMClassifier(n_jobs=1, verbose=-1, random_state=seed).fit, X, y)
     p = model.predict_proba(X_test)
-    return {"lightgbm": figures(np.log(np.maximum(p, np.finfo(float).tiny)), y_test, seconds)}
+    return {"lightgbm": scores_of(np.log(np.maximum(p, np.finfo(float).tiny)), y_test, seconds)}
 
 
 def cases(args):
@@ -91,7 +91,7 @@ def cases(args):
 
 
 def measure(table, rows, seeds):
-    """Means over seeds; `rows` held-out rows calibrate."""
+    """Return means over seeds; `rows` leave-one-out rows are used to calibrate."""
     runs = []
     for seed in range(200, 200 + seeds):
         parts = split(table, seed)

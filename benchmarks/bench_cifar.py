@@ -1,7 +1,7 @@
 """CIFAR-10: features of convolutional networks, accuracy against seconds.
 
-`cntk` and `accuracy` need a GPU (--device cuda). Penalties are chosen on 5000 training images held back; test images
-are for the accuracies reported only.
+`cntk` and `accuracy` need a GPU (--device cuda). Penalties are chosen on 5000 held-out training images; test images
+are used only for the reported accuracies.
 """
 
 from __future__ import annotations
@@ -15,7 +15,11 @@ from experiment import Meter, Question, ask, dataset, grid, main, pyplot, select
 
 TITLE = "CIFAR-10: accuracy, seconds and errors of convolutional features"
 DRAWS = [4, 10, 24, 48, 96, 160, 200]
-PAPERS_CODE = {4096: (93.6, 67.60), 8192: (194.7, 70.55), 16384: (415.0, 72.06)}  # seconds on the same GPU, accuracy
+PAPERS_CODE = {
+    4096: (93.6, 67.60),
+    8192: (194.7, 70.55),
+    16384: (415.0, 72.06),
+}  # m: (seconds on the same GPU, %)
 
 
 def now():
@@ -35,7 +39,7 @@ def cntk_cases(args):
 
 
 def cntk(images, m, hidden, rounds, device):
-    """Depth 3, filters of 3 × 3: from uint8 images in host memory to features of all 60 000, then ridge regression."""
+    """Measure depth 3, 3 × 3 filters: from 60 000 uint8 images in host memory to features, then ridge regression."""
     import torch
     from sklearn.preprocessing import FunctionTransformer
 
@@ -48,7 +52,7 @@ def cntk(images, m, hidden, rounds, device):
         depth=3, kernel_size=3, n_components=m, hidden_components=hidden, precision="bfloat16", random_state=0
     )
     first.fit(parts[0][:4000].cuda())
-    features.fit(parts[0][:1]).transform(parts[0][:2].cuda())  # kernels are compiled
+    features.fit(parts[0][:1]).transform(parts[0][:2].cuda())  # compiles the GPU kernels
     seconds = []
     for _ in range(rounds):
         torch.cuda.empty_cache()
@@ -69,7 +73,7 @@ def cntk(images, m, hidden, rounds, device):
 
 
 def features_of_two_networks(n_components=16384, hidden=512):
-    """Random features of the sum of two NNGP kernels, averaged over flips, of whitened images."""
+    """Return random features of the sum of two NNGP kernels on whitened images, averaged over flips."""
     from sklearn.pipeline import make_pipeline
 
     from ntkit import FlipAveraged, NetworkFeatures, ZCAWhitening
@@ -89,7 +93,7 @@ def accuracy_cases(args):
 
 
 def accuracy(draws, device):
-    """The Gram matrix of 50 000 + 10 000 images over more and more draws; α chosen and all solved at each point."""
+    """Accumulate the Gram matrix of 50 000 + 10 000 images over draws; at each point choose α and solve."""
     import torch
 
     from ntkit import GramRidgeClassifier
@@ -129,7 +133,7 @@ def speed_cases(args):
 
 
 def speed(side, n):
-    """Seconds for an image, sketched, and for a pair of images, exact."""
+    """Measure seconds per image for the sketch and seconds per pair of images for the exact kernel."""
     from ntkit import CNTKSketch
     from ntkit.kernels import cntk as exact
 
@@ -169,7 +173,7 @@ def error_cases(args):
 
 
 def errors(net, kind, method, m, n, seeds):
-    """Errors of the kernel on images of 16 × 16 pixels, ‖ZZᵀ − K‖_F/‖K‖_F, and the same of centred matrices."""
+    """Measure ‖ZZᵀ − K‖_F/‖K‖_F on images of 16 × 16 pixels, also for the centred matrices."""
     from ntkit import NetworkFeatures, network_kernel
 
     X = dataset("cifar10").X_test[:n, ::2, ::2].astype(np.float32) / 64 - 2
@@ -187,7 +191,7 @@ def errors(net, kind, method, m, n, seeds):
 
 
 def plot(runs, folder):
-    """Accuracy against seconds."""
+    """Plot accuracy against seconds."""
     if not select(runs, question="cntk") or not select(runs, question="accuracy"):
         return []
     plt = pyplot()
@@ -208,7 +212,7 @@ def plot(runs, folder):
     points = [(row["seconds"], row["accuracy"]) for row in rows]
     line(points, labels, "o-", "C3", "NetworkFeatures, random, many draws (to predictions)")
     points = [(row["gram_seconds"], row["accuracy"]) for row in rows]
-    line(points, [""] * len(rows), "o:", "C1", "the same (to the Gram matrix)")
+    line(points, [""] * len(rows), "o:", "C1", "NetworkFeatures, random, many draws (to the Gram matrix)")
     lines = {70.47: "exact CNTK, over 10⁶ s", 85.8: "exact Myrtle-5, 316 V100-hours", 88.2: "best published kernel"}
     for height, text in lines.items():
         axes.axhline(height, color="0.8", linewidth=0.8, zorder=0)
@@ -232,11 +236,11 @@ QUESTIONS = {
         "method features gram_seconds:.1f seconds:.1f accuracy:.2f peak_gib:.1f", ("cuda",),
     ),
     "errors": Question(
-        "Errors of the kernels, small images", error_cases, errors,
+        "Kernel errors on small images", error_cases, errors,
         "net kind method m error:.4f centred_error:.4f",
     ),
     "speed": Question(
-        "Seconds of this CPU against pixels", speed_cases, speed,
+        "Seconds on this CPU by number of pixels", speed_cases, speed,
         "side sketch_seconds_per_image:.2g random_seconds_per_image:.2g exact_seconds_per_pair:.2g "
         "exact_over_sketch_for_1000_images:.2g",
     ),

@@ -1,9 +1,9 @@
 """Gaussian, Laplace and Matérn kernels against scikit-learn and against inner products alone: time and error.
 
-Matrices of n × n float64 rows with d columns, of two kinds: "normal" entries, and "clusters", eight of them, whose
-centres are 1e6 from each other. Times are medians of rounds in which the methods take turns. Errors are the largest
-relative ones of 200 × 200 entries above 1e-300, against NumPy's long double. "products" is the Gaussian kernel by
-‖x‖² + ‖y‖² − 2⟨x, y⟩ relative to the first row of a tile, in NumPy, which ntkit had before.
+Kernel matrices are n × n, of float64 rows with d columns. Rows are "normal" (independent entries) or in eight
+"clusters" with centres about 1e6 apart. Times are medians of rounds in which the methods take turns. Errors are the
+largest relative errors of 200 × 200 entries above 1e-300, compared with NumPy's long double. "products" is the Gaussian
+kernel computed in NumPy from ‖x‖² + ‖y‖² − 2⟨x, y⟩ relative to the first row of a tile, the former method of ntkit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def random_rows(kind, n, d, seed):
 
 
 def methods(lengthscale):
-    """Kernel name: {method: function of X and Y}."""
+    """Return {kernel name: {method: function of X and Y}}."""
     from sklearn.gaussian_process.kernels import Matern
     from sklearn.metrics.pairwise import laplacian_kernel, rbf_kernel
 
@@ -60,7 +60,7 @@ def methods(lengthscale):
 
 
 def products(lengthscale):
-    """The kernel that ntkit had before."""
+    """Return the Gaussian kernel by the former method of ntkit."""
     from ntkit.kernels import KernelSpec
     from ntkit.kernels.tiles import assign, inner_products, row_norms
 
@@ -80,7 +80,7 @@ def products(lengthscale):
 
 
 def exact(name, X, Y, lengthscale):
-    """In long double, from differences."""
+    """Compute the kernel in long double from differences."""
     X, Y, lengthscale = X.astype(np.longdouble), Y.astype(np.longdouble), np.longdouble(lengthscale)
     difference = X[:, None] - Y[None]
     if name == "laplace l1":

@@ -2,25 +2,29 @@
 
     python benchmarks/bench_empirical.py                        measure the missing cases and print the tables
     python benchmarks/bench_empirical.py kernel --device cuda   larger networks on a GPU
+    python benchmarks/bench_empirical.py packages               needs `pip install traker dattri`
 
 Errors are ‖Z Zᵀ − K‖_F / ‖K‖_F with the exact kernel K of all gradients. All methods have equal storage. "LoGra" is the
 product of two Gaussian projections of Choe et al. (2024), "dense" the Gaussian projection of the whole gradient as in
 TRAK, "CountSketch" a sparse projection of the whole gradient, "factors only" a TensorSRHT for every matrix. All are
-implemented here from their papers.
+implemented here from their papers; "packages" runs the code of others.
 """
 
 from __future__ import annotations
 
+import logging
 import sys
+import tempfile
 from dataclasses import replace
 from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import numpy as np
 
-from experiment import Question, ask, dataset, main, medians
+from experiment import Question, UnavailableError, added_mib, ask, dataset, main, medians
 
 TITLE = "Sketched gradients of torch modules"
 
@@ -128,6 +132,7 @@ NETWORKS = {
     "transformer wide": lambda device, seed: transformer(device, seed, width=256, depth=2, length=64, steps=1),
     "transformer 100 M": lambda device, seed: transformer(device, seed, width=768, depth=12, length=256, steps=1),
     "quick": lambda device, seed: transformer(device, seed, width=16, depth=1, length=8, steps=3),
+    "quick images": lambda _, seed: (digit_net(seed).eval(), *digits(seed)[:2], "margin"),
 }
 
 
@@ -278,6 +283,102 @@ def measure_time(network, rows, n_components, device):
     methods["LoGra"] = lambda: logra(features, X, y, 0)
     times = medians(methods, 3, device)
     return {"methods": {name: {"seconds": value} for name, value in times.items()}}
+
+
+def traker_features(net, X, y, m, batch, seed):
+    """Return the projected gradients of margins of the package traker; m=None gives the gradients as they are."""
+    import torch
+    from trak import TRAKer
+    from trak.projectors import NoOpProjector
+
+    projector = NoOpProjector(device="cpu") if m is None else None
+    with tempfile.TemporaryDirectory() as folder:
+        traker = TRAKer(
+            net, "image_classification", len(X), save_dir=folder, device="cpu", projector=projector, proj_dim=m,
+            use_half_precision=False, projector_seed=seed, logging_level=logging.WARNING,
+        )  # fmt: skip
+        traker.load_checkpoint(net.state_dict(), model_id=0)
+        for rows in torch.arange(len(X)).split(batch):
+            traker.featurize((X[rows], y[rows]), num_samples=len(rows))
+        Z = torch.from_numpy(np.array(traker.saver.current_store["grads"]))
+    return Z * traker.normalize_factor / (m or 1) ** 0.5  # traker divides by the root of the number of weights instead
+
+
+def dattri_features(net, X, y, m, batch, seed):
+    """Return the projected gradients of margins of the package dattri, by the steps of its TRAKAttributor."""
+    import torch
+    from dattri.func.projection import random_project
+    from dattri.task import AttributionTask
+
+    from ntkit.features.empirical.outputs import evaluate
+
+    def margin(weights, data):
+        image, label = (values[None] for values in data)
+        return evaluate("margin", lambda x: torch.func.functional_call(net, weights, (x,)), image, label, 1, "net")[0]
+
+    task = AttributionTask(loss_func=margin, model=net, checkpoints=net.state_dict())
+    gradients, (weights, _) = task.get_grad_loss_func(in_dims=(None, 0)), task.get_param(ckpt_idx=0)
+    parts = []
+    for rows in torch.arange(len(X)).split(batch):
+        G = gradients(weights, (X[rows], y[rows])).detach()
+        if m is not None:
+            project = random_project(G, len(G), proj_dim=m, proj_max_batch_size=32, proj_seed=seed, device="cpu")
+            G = project(G, ensemble_id=0)
+        parts.append(G)
+    return torch.cat(parts)
+
+
+PACKAGES = {"traker": traker_features, "dattri": dattri_features}
+
+
+def installed(package):
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def measure_packages(network, rows, n_components, batch, packages, seeds):
+    """Measure kernel error, seconds for all rows and memory of ntkit and of packages that project whole gradients.
+
+    ntkit is fitted on other rows than the measured ones; `fit_seconds` is the time of this. `same_kernel` is the
+    relative difference of the exact kernels of a package's gradients and of ntkit.
+    """
+    from ntkit import EmpiricalNTKFeatures
+
+    if absent := [package for package in packages if not installed(package)]:
+        raise UnavailableError(f"not installed: {', '.join(absent)}")
+    net, X, y, output = trained(network, "cpu", 0)
+    new = (X[rows : 2 * rows], y[rows : 2 * rows])
+    X, y = X[:rows], y[:rows]
+
+    def fitted(seed):
+        return EmpiricalNTKFeatures(
+            net, n_components=n_components, output=output, batch_size=batch, random_state=seed
+        ).fit(*new)
+
+    maps = [fitted(seed) for seed in range(seeds)]
+    K = maps[0].exact_kernel(X, y).double().numpy()
+
+    def error(Z):
+        Z = Z.double().numpy()
+        return float(np.linalg.norm(Z @ Z.T - K) / np.linalg.norm(K))
+
+    methods = {"ntkit": lambda seed=0: maps[seed].transform(X, y)}
+    methods |= {name: lambda seed=0, f=PACKAGES[name]: f(net, X, y, n_components, batch, seed) for name in packages}
+    times = medians({"fit": lambda: fitted(0), **methods}, 5)
+    found = {
+        name: {
+            "error": [error(method(seed)) for seed in range(seeds)],
+            "seconds": times[name],
+            "peak_mib": added_mib((lambda: fitted(0).transform(X, y)) if name == "ntkit" else method),
+        }
+        for name, method in methods.items()
+    }
+    found["ntkit"]["fit_seconds"] = times["fit"]
+    for name in packages:
+        found[name] |= {"same_kernel": error(PACKAGES[name](net, X, y, None, batch, 0)), "version": installed(name)}
+    return {"methods": found}
 
 
 def digits(seed, n_train=1000):
@@ -484,6 +585,18 @@ def time_cases(args):
     return [{"network": n, "rows": 64, "n_components": m, "device": args.device} for n in names for m in sizes]
 
 
+def package_cases(args):
+    if args.quick:
+        here = [package for package in PACKAGES if installed(package)]
+        case = {"network": "quick images", "rows": 16, "n_components": 64, "batch": 16, "packages": here, "seeds": 1}
+        return [case]
+    return [
+        {"network": "cnn small", "rows": 200, "n_components": m, "batch": n, "packages": list(PACKAGES), "seeds": 3}
+        for m in (1024, 4096)
+        for n in (64, 200)
+    ]
+
+
 def flip_cases(args):
     if args.quick:
         return [{"n_components": 64, "seed": 0, "epochs": 1}]
@@ -516,6 +629,10 @@ QUESTIONS = {
     "time": Question(
         "Time relative to a plain forward and backward pass", time_cases, measure_time,
         "network n_components method seconds:.3g seconds/:.2f", ("cpu", "cuda"),
+    ),
+    "packages": Question(
+        "Packages that project whole gradients", package_cases, measure_packages,
+        "network n_components batch method error:.4f error/:.2f seconds:.3g seconds/:.2f fit_seconds:.3g peak_mib:.0f",
     ),
     "flips": Question(
         "5 % flipped labels: share found in the tenth with the largest self-influence", flip_cases, measure_flips,

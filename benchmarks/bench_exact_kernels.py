@@ -1,8 +1,8 @@
-"""Exact kernels against neural-tangents 0.6.5, side by side in one run.
+"""Exact kernels compared with neural-tangents 0.6.5 in one run.
 
-Two worker processes, one per library, take turns, so that both see the same load of the machine; medians are
-compared. neural-tangents needs an old JAX and NumPy: it gets its own environment, ``.venv-neural-tangents``, made on
-first use. On a GPU, and with --quick, ntkit is alone.
+Two worker processes, one per library, take turns, so that both see the same load; medians are compared.
+neural-tangents needs an old JAX and NumPy, so it runs in its own environment, ``.venv-neural-tangents``, created on
+first use. On a GPU, and with --quick, only ntkit is measured.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 from experiment import UnavailableError, grid, main, memory_mib, table
 
-TITLE = "Exact kernels: time, memory and error beside neural-tangents"
+TITLE = "Exact kernels: time, memory and error compared with neural-tangents"
 ROOT = Path(__file__).resolve().parents[1]
 ENVIRONMENT = ROOT / ".venv-neural-tangents"
 PINS = ["neural-tangents==0.6.5", "jax==0.4.25", "jaxlib==0.4.25", "numpy<2", "scipy<1.13"]
@@ -48,7 +48,7 @@ def data(shape, seed):
 
 
 def ntkit_kernel(images, device):
-    """Function of NumPy arrays (X, Y) that returns the matrix."""
+    """Return a function of NumPy arrays (X, Y) that computes the matrix."""
     from ntkit import networks as nn
     from ntkit.kernels import network_kernel
 
@@ -63,7 +63,7 @@ def ntkit_kernel(images, device):
 
     def on_device(X, Y):
         K = network_kernel(net, X.to(device), None if Y is None else Y.to(device))
-        torch.cuda.synchronize()  # the matrix stays on the device: the copy to the host is not the kernel's
+        torch.cuda.synchronize()  # the copy to the host is not timed
         return K
 
     def from_numpy(X, Y):
@@ -90,7 +90,7 @@ def neural_tangents_kernel(images):
 
 
 def worker(library, device):
-    """Answer tasks on standard input: a warm-up call saves the matrix, later calls give their seconds."""
+    """Answer tasks on standard input: the warm-up call also saves the matrix; each call reports its seconds."""
     import numpy as np
 
     for line in sys.stdin:
@@ -114,7 +114,7 @@ def worker(library, device):
 
 
 class Worker:
-    """A worker process, started anew for every task so that its peak memory belongs to that task."""
+    """A worker process; each task starts a new one, so that peak memory is measured per task."""
 
     def __init__(self, python, library, device="cpu"):
         command = [str(python), __file__, "--worker", library, device]
@@ -136,14 +136,14 @@ class Worker:
 def neural_tangents_python():
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
-        print(f"Making {ENVIRONMENT.name} with {', '.join(PINS)} …", flush=True)
+        print(f"Creating {ENVIRONMENT.name} with {', '.join(PINS)} …", flush=True)
         venv.create(ENVIRONMENT, with_pip=True)
         subprocess.run([str(python), "-m", "pip", "install", "--quiet", *PINS], check=True)
     return python
 
 
 def reference(shape_x, shape_y):
-    """Entries of the matrix in float64 by the array-API walk, and the scale √(K(x,x) K(y,y))."""
+    """Return entries of the matrix in float64 by the array-API implementation, and the scale √(K(x,x) K(y,y))."""
     import numpy as np
 
     from ntkit import networks as nn
@@ -170,7 +170,7 @@ def cases(args):
 
 
 def measure(task, libraries, rounds, device):
-    """Medians over rounds in which the libraries take turns, with error and memory."""
+    """Measure median seconds over rounds in which the libraries take turns, error and memory."""
     import numpy as np
 
     shapes = (TASKS | GPU_TASKS | QUICK_TASKS)[task]
@@ -194,11 +194,11 @@ def measure(task, libraries, rounds, device):
 
 
 def python_of(library):
-    """The interpreter that has the library."""
+    """Return the interpreter of the environment with the library."""
     try:
         return neural_tangents_python() if library == "neural-tangents" else sys.executable
     except (OSError, subprocess.CalledProcessError) as error:
-        raise UnavailableError(f"no environment for neural-tangents: {error}") from error
+        raise UnavailableError(f"cannot create the environment of neural-tangents: {error}") from error
 
 
 def report(runs):

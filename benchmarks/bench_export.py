@@ -1,10 +1,11 @@
-"""Exported maps and models beside ntkit itself: equality, time of 10 000 predictions, size of the file.
+"""Exported maps and models compared with ntkit: deviation, time of 10 000 predictions, file size.
 
-Rows of 32 independent normal entries, float32; targets sin(x₁)x₂ plus noise, and three classes of these. Maps have 1024
-features, exact kernels 2000 rows. "onnxruntime" runs the file of ``ntkit.export.to_onnx`` and "torch" the module of
-``ntkit.torch``, both in float32 and on as many threads as ntkit. Times are medians of rounds in which all take turns.
-Errors are the largest deviation from ntkit on float64 copies of the rows, relative to the largest result; for
-classifiers of the probabilities. ``torch.export`` is tried on the smaller estimators of the tests.
+Rows have 32 independent normal entries in float32; targets are sin(x₁)x₂ plus noise, or three classes of them. Maps
+have 1024 features, exact kernels 2000 rows. "onnxruntime" runs the file of ``ntkit.export.to_onnx`` and "torch" the
+module of ``ntkit.torch``, both in float32 and with the number of threads that ntkit uses. Times are medians of rounds
+in which the methods take turns. Errors are the largest deviation from ntkit on float64 copies of the rows, relative to
+the largest result; classifiers are compared by their probabilities. The tests cover ``torch.export`` on smaller
+estimators.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 
 from experiment import grid, main, medians, table
 
-TITLE = "Exported maps and models: equality, time and size"
+TITLE = "Exported maps and models: deviation, time and size"
 MAPS = (
     "RandomFourierFeatures", "OrthogonalFourierFeatures", "FastfoodFeatures", "GaussianFeatures", "GegenbauerFeatures",
     "MaclaurinFeatures", "DotProductSketch", "PolynomialSketch", "NTKFeatures", "NTKSketch", "NTKRandomFeatures",
@@ -40,13 +41,13 @@ def rows(n, seed=0):
 def make(name, m):
     import ntkit
 
-    kind, _, of = name.partition(" ")
+    kind, _, detail = name.partition(" ")
     if kind == "NystroemFeatures":
-        return ntkit.NystroemFeatures(of, n_components=m, random_state=0)
+        return ntkit.NystroemFeatures(detail, n_components=m, random_state=0)
     if kind.startswith("KernelRidge"):
-        return getattr(ntkit, kind)(of, alphas=1.0)
+        return getattr(ntkit, kind)(detail, alphas=1.0)
     if kind.startswith("FeatureRidge"):
-        features = None if of == "default" else make(of, m)
+        features = None if detail == "default" else make(detail, m)
         return getattr(ntkit, kind)(features, random_state=0)
     return getattr(ntkit, kind)() if kind == "ArcsinhScaler" else getattr(ntkit, kind)(n_components=m, random_state=0)
 
@@ -97,9 +98,9 @@ def measure(name, m, n, n_fit, rounds):
         "onnxruntime": lambda: session.run([output], {"X": X})[0],
         "torch": by_torch,
     }
-    errors = {who: float(np.abs(np.asarray(call()) - true).max() / np.abs(true).max()) for who, call in calls.items()}
+    errors = {name: float(np.abs(np.asarray(call()) - true).max() / np.abs(true).max()) for name, call in calls.items()}
     seconds = medians(calls, rounds)
-    found = {who: {"seconds": seconds[who], "error": errors[who]} for who in calls}
+    found = {name: {"seconds": seconds[name], "error": errors[name]} for name in calls}
     found["onnxruntime"]["file_kb"] = os.path.getsize(path) / 1000
     return {"methods": found}
 

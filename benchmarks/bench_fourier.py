@@ -1,8 +1,8 @@
-"""Fourier features of the Gaussian kernel beside scikit-learn's RBFSampler: time, memory and error.
+"""Fourier features of the Gaussian kernel compared with scikit-learn's RBFSampler: time, memory and error.
 
-4096 rows of independent normal entries, d features, γ = 1/(2ℓ²) = 1/d as with ``gamma="scale"``. Times of `fit` and
-`transform` are medians of rounds in which the contestants take turns; memory is the peak of one `transform` beyond
-rows and map, in a fresh process (the result is in it); errors ‖ZZᵀ − K‖_F/‖K‖_F are over 1000 rows, for several seeds.
+There are 4096 rows of d independent normal entries; γ = 1/(2ℓ²) = 1/d as with ``gamma="scale"``. Times of `fit` and
+`transform` are medians of rounds in which the methods take turns. Memory is what one `transform`, with its result, adds
+to rows and map in a fresh process. Errors are ‖ZZᵀ − K‖_F/‖K‖_F over 1000 rows, for several seeds.
 """
 
 from __future__ import annotations

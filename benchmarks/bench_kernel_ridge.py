@@ -1,8 +1,8 @@
 """Kernel ridge regression with exact kernels: iterations, time and memory, sketched solutions.
 
-Protein is standardized, MNIST divided by 255, air temperatures are as they are. Kernels are divided by the mean of
-their diagonal, so that penalties mean the same for all; λ is relative to the largest eigenvalue, and as it is for
-"absolute". Iterations are exact counts, to a residual of 10⁻⁶; times are the least of runs in processes of their own.
+Protein is standardized, MNIST is divided by 255, air temperatures are unchanged. Kernels are divided by the mean of
+their diagonal, so that penalties are comparable. λ is relative to the largest eigenvalue, except for "absolute".
+Iterations are counted until the residual is 10⁻⁶. Times are the minimum over runs in separate processes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TITLE = "Kernel ridge regression: iterations, time, memory, sketched solutions"
 KERNELS = {"gaussian": {}, "ntk 1": {"depth": 1}, "ntk 3": {"depth": 3}}
 LAMBDAS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 PRECONDITIONERS = ("none", "sketch", "nystroem", "nystroem + neighbours")
-MEMORY_LIMIT = 21 * 2**30  # bytes of a process: an error instead of a machine without memory
+MEMORY_LIMIT = 21 * 2**30  # bytes per process: raise MemoryError before the machine runs out of memory
 
 
 def rows(name, n):
@@ -36,7 +36,7 @@ def rows(name, n):
 
 
 def matrix(X, kernel):
-    """Kernel matrix over the mean of its diagonal, its largest eigenvalue, and the kernel's parameters."""
+    """Return the kernel matrix divided by its mean diagonal, its largest eigenvalue, and the kernel's parameters."""
     from ntkit.features.lengthscale import default_lengthscale
     from ntkit.kernels import gram
 
@@ -79,7 +79,7 @@ def iterations(data, kernel, meaning, n, device, **penalty):
 
 
 def preconditioner(name, K, X, kernel, params, size, lam):
-    """That of KernelRidge."""
+    """Return a preconditioner of KernelRidge by name."""
     from ntkit import DotProductSketch
     from ntkit._random import seed_sequence
     from ntkit.models._kernel_matrix import GivenMatrix
@@ -105,7 +105,7 @@ def time_cases(args):
 
 
 def times(kernel, n):
-    """Seconds, peak memory and predictions beside scikit-learn's KernelRidge."""
+    """Measure seconds, peak memory and predictions of ntkit and of scikit-learn's KernelRidge."""
     solvers = ("scikit-learn", "direct", "pcg") if n <= 20000 else ("scikit-learn", "pcg")
     rounds = 3 if 1000 < n <= 4000 else 1
     runs = {who: [in_process(who, kernel, n) for _ in range(rounds)] for who in solvers}
@@ -115,13 +115,13 @@ def times(kernel, n):
 def in_process(*case):
     try:
         return apart(solve, *case)
-    except BrokenProcessPool:  # threaded factorizations of OpenBLAS crash from some 15 000 rows on
+    except BrokenProcessPool:  # threaded factorizations of OpenBLAS crash above about 15 000 rows
         before = os.environ.get("OPENBLAS_NUM_THREADS")
         os.environ["OPENBLAS_NUM_THREADS"] = "1"
         try:
             return apart(solve, *case) | {"crashed": "with more than one thread"}
         except BrokenProcessPool:
-            return {"crashed": "with one thread, too"}
+            return {"crashed": "also with one thread"}
         finally:
             os.environ.pop("OPENBLAS_NUM_THREADS")
             os.environ.update({} if before is None else {"OPENBLAS_NUM_THREADS": before})
@@ -142,7 +142,7 @@ def solve(who, kernel, n, alpha=0.1):
     X, y = rows("protein", n + 1000)
     X, X_test, y, y_test = X[:n], X[n:], y[:n], y[n:]
     length = default_lengthscale(X)
-    KernelRidge("ntk", alphas=alpha).fit(X[:50], y[:50])  # compiles
+    KernelRidge("ntk", alphas=alpha).fit(X[:50], y[:50])  # compiles the code
     with Meter() as meter:
         if who != "scikit-learn":
             options = {"lengthscale": length} if kernel == "gaussian" else {"depth": 1}
@@ -150,7 +150,7 @@ def solve(who, kernel, n, alpha=0.1):
             model = KernelRidge(kernel.split()[0], **options).fit(X, y)
         elif kernel == "gaussian":
             model = Peer(kernel="rbf", gamma=0.5 / length**2, alpha=alpha).fit(X, y)
-        else:  # scikit-learn calls functions on single pairs of rows: it gets the matrix
+        else:  # scikit-learn would call a kernel function for each pair of rows, so it gets the matrix
             model = Peer(kernel="precomputed", alpha=alpha).fit(ntk(X, depth=1), y)
     as_matrix = who == "scikit-learn" and kernel != "gaussian"
     predictions = model.predict(ntk(X_test, X, depth=1) if as_matrix else X_test)
@@ -176,14 +176,14 @@ def sketched_cases(args):
 
 
 def sketched(data, kernel, features, size, n, seeds, **penalty):
-    """‖Kc − y‖² + λ cᵀKc of the sketched solution over the optimum; m in multiples of the statistical dimension."""
+    """Measure ‖Kc − y‖² + λ cᵀKc of the sketched solution over the optimum; `size` is m / statistical dimension."""
     from ntkit import KernelRidge
     from ntkit.diagnostics import statistical_dimension
 
     X, y = rows(data, n)
     y = y if y.ndim == 1 else y[:, 3]
     K, top, params = matrix(X, kernel)
-    unit = 1.0 if kernel == "gaussian" else 2 * float((X**2).sum(1).mean())  # K is over its mean diagonal
+    unit = 1.0 if kernel == "gaussian" else 2 * float((X**2).sum(1).mean())  # mean diagonal, by which K was divided
     alpha = penalty["lambda"] * top
     optimum = float(alpha * y @ np.linalg.solve(K + alpha * np.eye(n), y))
     dimension = statistical_dimension(K, alpha)
@@ -261,11 +261,11 @@ QUESTIONS = {
         "data kernel meaning lambda:.0e device method iterations converged residual:.1e seconds:.2f", DEVICES,
     ),
     "times": Question(
-        "Time and memory beside scikit-learn's KernelRidge", time_cases, times,
+        "Time and memory compared with scikit-learn's KernelRidge", time_cases, times,
         "kernel n method seconds:.2f seconds/:.2f peak_mib:.0f iterations test_mse:.4f crashed failed",
     ),
     "sketched": Question(
-        'Objective of solver="sketch" over the optimum', sketched_cases, sketched,
+        'Objective of solver="sketch" relative to the optimum', sketched_cases, sketched,
         "data kernel lambda:.0e features size rows:.0f dimension:.0f dimension_of_features:.0f ratios:.4f",
     ),
     "large": Question(

@@ -1,8 +1,8 @@
-"""Learning at scale: one pass against BLAS, memory, accuracy on real data, the search over kernels, Dask, a GPU.
+"""Learning at scale: time compared with BLAS, memory, accuracy on real data, the search over kernels, Dask, a GPU.
 
-`fit` is a whole fit, features and the choice of α included, beside BLAS for ZᵀZ alone; on a GPU (--device cuda) beside
-its float64 product. `protein` and `mnist` use a GPU with --device cuda, too. `memory` is of streams whose rows are made
-block by block, `precision` of float32 sums over up to 10⁷ rows, `blocks` what a block of rows costs on a cluster.
+`fit` times a whole fit, including features and the choice of α, and BLAS for ZᵀZ alone; on a GPU (--device cuda), the
+float64 product. `protein` and `mnist` also run on a GPU. `memory` fits streams whose rows are generated block by block.
+`precision` measures errors of float32 sums over up to 10⁷ rows, `blocks` the cost of a block of rows on a cluster.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ TABLES = (
 
 
 def synthetic(n, d=90, seed=0):
-    """Rows of the shape of YearPredictionMSD, and targets that depend on them."""
+    """Return synthetic rows with the shape of YearPredictionMSD, and targets that depend on them."""
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d), dtype="float32")
     return X, np.abs(X[:, 0]) + X[:, 1] * X[:, 2] + 0.1 * rng.standard_normal(n, dtype="float32")
@@ -62,7 +62,7 @@ def fit(features, m, alphas, n, device):
 
 
 def syrk_seconds(m, n_rows=8192, rounds=3):
-    """Seconds of BLAS for ZᵀZ, per row, float32."""
+    """Return the seconds per row of BLAS for ZᵀZ in float32."""
     from scipy.linalg import blas
 
     Z = np.random.default_rng(0).standard_normal((n_rows, m), dtype="float32")
@@ -76,7 +76,7 @@ def syrk_seconds(m, n_rows=8192, rounds=3):
 
 
 def device_product_seconds(m, n_rows=16384):
-    """Seconds of the float64 product ZᵀZ on a GPU, per row."""
+    """Return the seconds per row of the float64 product ZᵀZ on a GPU."""
     import torch
 
     Z = torch.randn(n_rows, m, device="cuda", dtype=torch.float64)
@@ -107,7 +107,7 @@ def memory_of(n, m):
 
 
 def precision(n, m):
-    """Relative error of the centred sums of float32 features with means of 100 deviations, against float64."""
+    """Measure the error of centred float32 sums relative to float64; feature means are 100 standard deviations."""
     from ntkit.models._statistics import Statistics
 
     part, exact = Statistics(m, 1), Statistics(m, 1)
@@ -152,7 +152,7 @@ def protein_cases(args):
 
 
 def protein(features, m, folds, device):
-    """Four folds, as in Table 2 of the paper; α by leave-one-out inside the training folds."""
+    """Measure four folds, as in Table 2 of Zandieh et al.; α by leave-one-out error on the training folds."""
     from sklearn.model_selection import KFold
     from sklearn.preprocessing import StandardScaler
 
@@ -175,7 +175,7 @@ def protein(features, m, folds, device):
 
 
 def blurred(images, sigma):
-    """Images smoothed by a Gaussian of `sigma` pixels, as rows of norm 1."""
+    """Smooth images by a Gaussian of `sigma` pixels and return them as rows of norm 1."""
     from scipy.ndimage import gaussian_filter1d
 
     X = images.reshape(len(images), 28, 28).astype("float32") / 255
@@ -193,7 +193,7 @@ def mnist_cases(args):
 
 
 def mnist(family, blur, choice, sizes, device):
-    """Depth or length scale, and the blur, by 10 000 training rows held back, at few features; then all rows."""
+    """Choose depth or length scale, and blur, on 10 000 held-out training rows with few features; then fit all rows."""
     from ntkit import FeatureRidgeClassifier, NTKFeatures, RandomFourierFeatures
 
     data = dataset("mnist")
@@ -224,7 +224,7 @@ def mnist(family, blur, choice, sizes, device):
 
 
 def rivals(m, sigma, lengthscale):
-    """Time and accuracy on all of MNIST beside scikit-learn's RBFSampler + RidgeClassifier, on this CPU."""
+    """Measure time and accuracy on all of MNIST, and of scikit-learn's RBFSampler + RidgeClassifier, on the CPU."""
     from sklearn.kernel_approximation import RBFSampler
     from sklearn.linear_model import RidgeClassifier
     from sklearn.pipeline import make_pipeline
@@ -254,7 +254,7 @@ def rivals(m, sigma, lengthscale):
 
 
 def search_models(regression, m, budget, seed):
-    """The search, and what single defaults give with their α path."""
+    """Return the search, and single default maps with their α path."""
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
@@ -278,14 +278,14 @@ def search_models(regression, m, budget, seed):
 
 
 def search_cases(args):
-    """Split 10 played no part in how the search was tuned."""
+    """Return the cases; split 10 was not used to tune the search."""
     if args.quick:
         return grid(table="abalone", seed=0, m=128, budget=3.0)
     return grid(table=TABLES, seed=(0, 1, 2, 10), m=2048, budget=60.0)
 
 
 def search(table, seed, m, budget):
-    """Test errors on a fifth of the rows."""
+    """Measure test errors on a fifth of the rows."""
     data = dataset(table)
     X, y = data.X, data.y
     if data.X_test is not None:
@@ -308,7 +308,7 @@ def search(table, seed, m, budget):
 
 
 def dask(n, m, chunk, rounds):
-    """The same fit on one worker process and on two, a thread each, in turns."""
+    """Time the same fit on one and on two worker processes in turns, with one thread each."""
     from dask import array
     from distributed import Client, LocalCluster
 
@@ -321,7 +321,7 @@ def dask(n, m, chunk, rounds):
         with cluster, Client(cluster) as client:
             rows, targets = (client.persist(array.from_array(a, chunks=(chunk, *a.shape[1:]))) for a in (X, y))
             model = FeatureRidge(NTKFeatures(depth=1, n_components=m, random_state=0), alphas=1.0, random_state=0)
-            model.fit(rows[: 4 * chunk], targets[: 4 * chunk])  # compiled code loads
+            model.fit(rows[: 4 * chunk], targets[: 4 * chunk])  # loads compiled code
             start = time.perf_counter()
             model.fit(rows, targets)
             found[name]["seconds"].append(time.perf_counter() - start)
@@ -329,7 +329,7 @@ def dask(n, m, chunk, rounds):
 
 
 def blocks(m, rows):
-    """Seconds and bytes of one block: features, sums, the statistics it becomes, merging two of these."""
+    """Measure one block: seconds of features, sums and merging two results; bytes of its statistics."""
     from ntkit import NTKFeatures
     from ntkit.models._statistics import Statistics
 
@@ -356,14 +356,14 @@ def blocks(m, rows):
 
 
 def block_cases(args):
-    """Fewer rows than m would be kept as they are."""
+    """Return the cases; each block has more rows than m, as smaller blocks are stored as rows."""
     points = [(128, 4096)] if args.quick else [(4096, 16384), (16384, 20480)]
     return [{"m": m, "rows": rows} for m, rows in points]
 
 
 QUESTIONS = {
     "fit": Question(
-        "A fit beside ZᵀZ alone", fit_cases, fit,
+        "A fit compared with ZᵀZ alone", fit_cases, fit,
         "features m alphas n device method seconds:.2f seconds/:.2f peak_gib:.2f factorizations", DEVICES,
     ),
     "memory": Question(
@@ -380,11 +380,11 @@ QUESTIONS = {
         "features m device mse:.2f seconds:.1f", DEVICES,
     ),
     "mnist": Question(
-        "MNIST in full", mnist_cases, mnist,
+        "MNIST, all rows", mnist_cases, mnist,
         "family sigma device method accuracy:.4f fit_seconds:.1f features", DEVICES,
     ),
     "rivals": Question(
-        "MNIST beside scikit-learn, on this CPU",
+        "MNIST compared with scikit-learn, on this CPU",
         lambda args: grid(m=64 if args.quick else 4096, sigma=0.7, lengthscale=0.5), rivals,
         "method m fit_seconds:.1f fit_seconds/:.2f predict_seconds:.1f peak_mib:.0f accuracy:.4f",
     ),
@@ -402,7 +402,7 @@ QUESTIONS = {
         dask, "n m method seconds:.1f seconds/:.2f",
     ),
     "blocks": Question(
-        "What a block of rows costs", block_cases, blocks,
+        "Cost of a block of rows", block_cases, blocks,
         "m rows map_seconds:.2f map_and_sum_seconds:.2f merge_seconds:.3f statistics_bytes peak_mib:.0f",
     ),
 }  # fmt: skip

@@ -1,9 +1,9 @@
-"""What learning a metric brings: each ingredient of LearnedMetric left out, one at a time.
+"""What learning a metric contributes: LearnedMetric with one ingredient removed or fixed at a time.
 
-    python benchmarks/bench_metric.py            measure what is not there yet, and print the tables
+    python benchmarks/bench_metric.py            measure the missing cases and print the tables
 
-Errors are of FeatureRidge(AdaptiveFeatures) on a fifth of the training rows of the tables of benchmarks/peers, which
-are held out for that; their test parts are not touched.
+Errors are those of FeatureRidge(AdaptiveFeatures) on a held-out fifth of the training rows of the tables of
+benchmarks/peers; their test sets are not used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 
 from experiment import Question, ask, main
 
-TITLE = "Learned metrics: what each ingredient brings"
+TITLE = "Learned metrics: contribution of each ingredient"
 TABLES = ("concrete", "airfoil", "abalone", "parkinsons", "pumadyn32nm", "california_housing", "magic04")
 VARIANTS = {
     "auto": {},
@@ -34,7 +34,7 @@ SIZES = (512, 1024, 2048, 4096)
 
 
 def held_out(data, seed, rows=None):
-    """Four fifths of the training rows of a table, and one fifth; the number of classes, 0 for regression."""
+    """Split the training rows of a table in four fifths and one fifth; also return the number of classes or 0."""
     from peers.tables import prepared
 
     X, y, _, _, unit = prepared(data, seed, rows)
@@ -43,7 +43,7 @@ def held_out(data, seed, rows=None):
 
 
 def evaluate(features, data, seed, rows):
-    """Error relative to the variance of the targets, or percent wrong; seconds."""
+    """Return the error relative to the variance of the targets (or percent misclassified) and the seconds."""
     from sklearn.pipeline import make_pipeline
 
     from ntkit import ArcsinhScaler, FeatureRidge, FeatureRidgeClassifier
@@ -89,7 +89,7 @@ def cases_of(tables, seeds):
 
 QUESTIONS = {
     "ingredients": Question(
-        "Each ingredient left out (error: mean squared, over the variance, or percent wrong)",
+        "One ingredient removed or fixed (error: mean squared / variance, or percent misclassified)",
         cases_of(TABLES, (0,)),
         measure_variants,
         "data seed method error:.4g error/:.2f seconds:.1f",

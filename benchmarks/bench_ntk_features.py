@@ -1,8 +1,8 @@
-"""Feature maps of the NTK: error against size and time, speed against the published formulation, a GPU.
+"""Feature maps of the NTK: error by size and time, speed compared with the published formulation, a GPU.
 
 Errors are over 1000 rows, scaled to norm 1: ‖ZZᵀ − K‖_F/‖K‖_F and the spectral ε at λ = 10⁻³‖K‖. Times are medians of
-rounds in which the methods take turns. `speed` has BLAS, ZᵀZ and the formulation with complex FFTs beside ntkit,
-`learning` ridge regression on the features beside RBF features, `device` rows per second on a GPU.
+rounds in which the methods take turns. `speed` compares ntkit with BLAS, ZᵀZ and the formulation with complex FFTs.
+`learning` compares ridge regression on NTK and RBF features. `device` measures rows per second on a GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LABELS = {
 
 
 def rows(name, n=None, *, unit=True):
-    """Rows of a data set, float32; protein standardized; `n` of them at random."""
+    """Return `n` random rows of a data set in float32 (None: all rows); protein is standardized."""
     X = dataset(name).X
     if name == "mnist":
         X = X.reshape(len(X), -1).astype("float32") / 255
@@ -70,8 +70,10 @@ def error_cases(args):
     return [
         case
         for case in grid(data=("mnist", "protein"), depth=DEPTHS, features=LABELS, m=SIZES, n=1000, seeds=3)
-        if case["features"] != "gradient" or case["m"] >= WIDTHS[case["data"]] + case["depth"]  # a network of width 1
-        if "paper" not in case["features"] or case["m"] <= (8192 if case["depth"] == 1 else 4096)  # minutes for each
+        if case["features"] != "gradient"
+        or case["m"] >= WIDTHS[case["data"]] + case["depth"]  # at least a network of width 1
+        if "paper" not in case["features"]
+        or case["m"] <= (8192 if case["depth"] == 1 else 4096)  # larger sizes take minutes each
     ]
 
 
@@ -84,7 +86,7 @@ def errors(data, depth, features, m, n, seeds):
     lam = 1e-3 * np.linalg.norm(K, 2)
     maps = [make(features, depth, m, seed).fit(X) for seed in range(seeds)]
     Z = [f.transform(X).astype("float64") for f in maps]
-    Z = [z if np.isfinite(z).all() else np.full_like(z, 1e9) for z in Z]  # overflow without normalize
+    Z = [z if np.isfinite(z).all() else np.full_like(z, 1e9) for z in Z]  # maps without normalize may overflow
     seconds = medians({"transform": lambda: maps[0].transform(X)}, 3)["transform"]
     return {
         "columns": Z[0].shape[1],
@@ -95,7 +97,7 @@ def errors(data, depth, features, m, n, seeds):
 
 
 def plot(runs, folder):
-    """Errors against size, and against time."""
+    """Plot errors by size and by time."""
     plt = pyplot()
     found = select(runs, question="errors")
     pictures = {"ntk_features.png": plot_sizes, "ntk_features_time.png": plot_times}
@@ -120,7 +122,7 @@ def plot_sizes(plt, found):
                         x = [r["m"] for r in mine]
                         mean = np.array([np.mean(r[key]) for r in mine])
                         spread = np.array([np.std(r[key]) for r in mine])
-                        bars = np.minimum(spread, 0.5 * mean), spread  # log axes have no room below 0
+                        bars = np.minimum(spread, 0.5 * mean), spread  # bars must stay above 0 on a logarithmic axis
                         axis.errorbar(x, mean, bars, label=title, color=colours[name], marker="o", ms=3, lw=1.4)
                 axis.set(
                     xscale="log", yscale="log", title=f"{titles[data]}, depth {depth}", ylabel=label if j == 0 else None
@@ -162,16 +164,18 @@ def learning_cases(args):
 
 
 def learning(data, m, features, setting, seeds):
-    """Ridge regression on the features, penalty by held-out rows: protein (mean squared error), MNIST (% errors).
+    """Measure ridge regression on the features: mean squared error on protein, % misclassified on MNIST.
 
-    `setting` is the depth, or γ.
+    The penalty is chosen on held-out rows. `setting` is the depth, or γ for RBF features.
     """
     from scipy.linalg import cho_factor, cho_solve
     from sklearn.kernel_approximation import RBFSampler
 
     X = rows(data, unit=data == "mnist")
     if data == "protein":
-        X = np.concatenate([X, np.ones((len(X), 1), "float32")], axis=1)  # an offset that is not homogeneous
+        X = np.concatenate(
+            [X, np.ones((len(X), 1), "float32")], axis=1
+        )  # a constant column: the NTK without bias is homogeneous
         y = dataset(data).y[:, None]
     else:
         y = np.eye(10)[dataset(data).y] - 0.1
@@ -203,10 +207,10 @@ def learning(data, m, features, setting, seeds):
 
 
 class FFTPolySketch:
-    """PolySketch as published: complex FFTs in place of Hadamard transforms at every node, all degrees by padding.
+    """PolySketch as published: complex FFTs instead of Hadamard transforms at every node, all degrees by padding.
 
-    A node maps a ⊗ b to m^{-1/2} (F D₁ a)[p₁] ⊙ (F D₂ b)[p₂], F the discrete Fourier transform; degree j has x in its
-    first j leaves and e₁ in the others.
+    A node maps a ⊗ b to m^{-1/2} (F D₁ a)[p₁] ⊙ (F D₂ b)[p₂], where F is the discrete Fourier transform; degree j has x
+    in its first j leaves and e₁ in the others.
     """
 
     def __init__(self, d, m, degree, generator):
@@ -227,7 +231,7 @@ class FFTPolySketch:
         known = {}
 
         def value(start, stop, j):
-            """Node with j leading leaves x and e₁ in the others."""
+            """Return the value of a node with x in its first j leaves and e₁ in the others."""
             j = min(max(j, 0), stop - start)
             if (start, stop, j) in known:
                 return known[start, stop, j]
@@ -257,7 +261,7 @@ def _spans(start, stop):
 
 
 class FFTSeries:
-    """Features of Σ c_j t^j: all degrees side by side, mixed down by one more transform and real parts taken."""
+    """Features of Σ c_j t^j: all degrees concatenated, reduced by another transform to real and imaginary parts."""
 
     def __init__(self, d, coefficients, m, generator, out=None):
         import torch
@@ -278,7 +282,7 @@ class FFTSeries:
 
 
 def published(name, X, depth, m, degrees, seed=0, batch=1024):
-    """Remark 1, Algorithm 1 or Algorithm 2 in torch with complex FFTs; rows in batches."""
+    """Compute Remark 1, Algorithm 1 or Algorithm 2 in torch with complex FFTs, in batches of rows."""
     import torch
 
     from ntkit.kernels import KernelSpec
@@ -364,7 +368,7 @@ def speed_cases(args):
 
 
 def speed(data, features, n, m, seeds, rounds):
-    """Ntkit beside ZᵀZ and its own matrix products by BLAS; the slow published formulation on 1/16 of the rows."""
+    """Time ntkit, ZᵀZ, and its matrix products by BLAS; the slow published formulation gets 1/16 of the rows."""
     from ntkit.kernels import ntk
     from ntkit.programs import Program
     from ntkit.programs.steps import MatrixProduct
@@ -398,7 +402,7 @@ def speed(data, features, n, m, seeds, rounds):
 
 
 def peak(who, data, features, n, m):
-    """Peak memory in MiB, beyond the rows, of one transform."""
+    """Return the MiB that one transform adds to the rows."""
     import torch  # noqa: F401
 
     X = rows(data, n, unit=False)
@@ -445,11 +449,11 @@ def on_gpu(features, depth, n, d, m, rounds):
 
 QUESTIONS = {
     "errors": Question(
-        "Errors against size", error_cases, errors,
+        "Errors by size", error_cases, errors,
         "data depth features m error:.4f spectral:.3f seconds_per_1000_rows:.4f",
     ),
     "speed": Question(
-        "This CPU: ntkit beside ZᵀZ, BLAS and the published formulation", speed_cases, speed,
+        "This CPU: ntkit compared with ZᵀZ, BLAS and the published formulation", speed_cases, speed,
         "data features method seconds:.3f seconds/:.2f error:.4f peak_mib:.0f",
     ),
     "learning": Question(

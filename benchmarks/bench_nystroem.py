@@ -1,11 +1,11 @@
-"""Nyström features: error against size and landmarks, time of fit and transform, beside scikit-learn's Nystroem.
+"""Nyström features compared with scikit-learn's Nystroem: error by size and landmarks, time of fit and transform.
 
-`errors` are of all landmarks on clustered rows and protein (standardized); `times` those of fit and transform of all
-rows of protein, float32, with peak memory. The clustered rows are unbalanced: nine of ten in two
-tight clusters, the others in fifty wide ones. Errors are over 2000 rows: ‖ZZᵀ − K‖_F/‖K‖_F,
-‖ZZᵀ − K‖₂/‖K‖₂ and, for the first seed, the spectral ε at λ = 10⁻³‖K‖. The length scale is the default one for protein,
-and a distance within the wide clusters for those. scikit-learn has no NTK, and calls functions on single pairs of rows:
-what its Nystroem computes is written out for the exact kernel of ntkit.
+`errors` compares all kinds of landmarks on clustered rows and on standardized protein. `times` measures fit and
+transform of all rows of protein in float32, with peak memory. The clustered rows are unbalanced: nine tenths are in two
+tight clusters, the others in fifty wide ones. Errors are over 2000 rows: ‖ZZᵀ − K‖_F/‖K‖_F, ‖ZZᵀ − K‖₂/‖K‖₂ and, for
+the first seed, the spectral ε at λ = 10⁻³‖K‖. The length scale is the default for protein, and a distance within the
+wide clusters for clustered rows. scikit-learn has no NTK and calls kernel functions for each pair of rows, so its
+Nystroem is reimplemented here with ntkit's exact kernel.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 
 from experiment import Question, added_mib, apart, ask, dataset, grid, main, medians
 
-TITLE = "Nyström features: error, time and memory beside scikit-learn"
+TITLE = "Nyström features: error, time and memory compared with scikit-learn"
 KERNELS = ("gaussian", "ntk")
 LANDMARKS = ("leverage", "uniform", "kmeans")
 METHODS = ("scikit-learn", *LANDMARKS)
 
 
 def rows(name, n=None):
-    """Rows of a data set, float64; `n` of them at random."""
+    """Return `n` random rows of a data set in float64 (None: all rows)."""
     rng = np.random.default_rng(0)
     if name == "clusters":
         share = np.r_[0.8, 0.1, np.full(50, 0.1 / 50)]
@@ -49,11 +49,11 @@ def make(who, kernel, m, length, seed=0):
         return NystroemFeatures(kernel, n_components=m, landmarks=who, lengthscale=length, random_state=seed)
     if kernel == "gaussian":
         return Nystroem(kernel="rbf", gamma=0.5 / length**2, n_components=m, random_state=seed)
-    return _WithFunction(lambda X, Y=None: ntk(X, Y, depth=1), m, seed)
+    return _NystroemOfFunction(lambda X, Y=None: ntk(X, Y, depth=1), m, seed)
 
 
-class _WithFunction:
-    """What scikit-learn's Nystroem computes, with a kernel function of whole matrices."""
+class _NystroemOfFunction:
+    """scikit-learn's Nystroem with a kernel function of whole matrices."""
 
     def __init__(self, function, m, seed):
         self.function, self.m, self.seed = function, m, seed
@@ -97,7 +97,7 @@ def errors(data, kernel, m, n, seeds):
             E = Z @ Z.T - K
             row["frobenius"].append(float(np.linalg.norm(E) / size))
             row["spectral"].append(float(abs(eigsh(E, 1, tol=1e-3, return_eigenvectors=False)[0]) / top))
-            if not seed:  # it takes as long as all the rest
+            if not seed:  # takes as long as everything else together
                 row["epsilon"].append(spectral_error(K, Z, 1e-3 * top))
         found[who] = row
     return {"methods": found}
@@ -108,7 +108,7 @@ def time_cases(args):
 
 
 def times(kernel, m, rounds):
-    X = rows("protein").astype("float32")  # scikit-learn's pairwise kernels keep it too
+    X = rows("protein").astype("float32")  # scikit-learn's pairwise kernels preserve float32 too
     maps = {who: make(who, kernel, m, lengthscale("protein", X)).fit(X) for who in METHODS}
     fits = medians({who: lambda f=f: f.fit(X) for who, f in maps.items()}, rounds)
     runs = medians({who: lambda f=f: f.transform(X) for who, f in maps.items()}, rounds)
@@ -119,7 +119,7 @@ def times(kernel, m, rounds):
 
 
 def peak(who, kernel, m):
-    """Peak memory in MiB beyond the rows of one fit and transform."""
+    """Return the MiB that one fit and transform add to the rows."""
     X = rows("protein").astype("float32")
     mapping = make(who, kernel, m, lengthscale("protein", X))
     mapping.fit(X[: m + 64]).transform(X[:64])

@@ -1,13 +1,13 @@
-"""One T and one S for all factors against independent draws; sampled tails of series; shares of the degrees.
+"""Shared draws (one T and one S for all factors) and independent draws; sampled tails of series; shares of degrees.
 
-`degrees` are error and time of ⟨x, y⟩^p: which sketch, when (Theorem 5.1). `tail` is sampled against truncated series
-(Theorem B.5, Corollary C.3), `norms` why nodes are normalized, `budget` the shares of the degrees: least variance,
-equal, as in Theorem A.1.
+`degrees` measures error and time of sketches of ⟨x, y⟩^p (Theorem 5.1). `tail` compares sampled with truncated series
+(Theorem B.5, Corollary C.3). `norms` shows why nodes are normalized. `budget` compares how the degrees share
+components: least variance, equal, or as in Theorem A.1.
 
-Theorems are those of Song, Woodruff, Yu, Zhang, "Fast sketching of polynomial kernels of polynomial degree", ICML 2021;
-its Table 1 is papers/power_table1.py. "power" is its Algorithm 1 (PowerSketch), "tree" the independent tree
-(PolySketch), "count" ntkit's TensorSketch, which has the law of scikit-learn's PolynomialCountSketch. Rows are float32
-and of norm 1 (scikit-learn turns them into float64), times those of transform on all cores, in which methods take
+The theorems are from Song, Woodruff, Yu, Zhang, "Fast sketching of polynomial kernels of polynomial degree", ICML 2021;
+papers/power_table1.py reproduces its Table 1. "power" is its Algorithm 1 (PowerSketch), "tree" the independent tree
+(PolySketch), "count" ntkit's TensorSketch, which has the same distribution as scikit-learn's PolynomialCountSketch.
+Rows are float32 with norm 1 (scikit-learn converts them to float64). Times are for transform on all cores; methods take
 turns.
 """
 
@@ -26,8 +26,8 @@ from experiment import Question, added_mib, ask, dataset, grid, main, medians, m
 TITLE = "Powers and series: shared draws, sampled tails, shares of the degrees"
 STYLES = {"tree": ("C0", "o"), "power": ("C1", "s"), "count": ("C2", "^"), "scikit-learn": ("C3", "x")}
 TITLES = {"mnist": "MNIST", "close": "close rows, 784 features", "long": "close rows, 30 000 features"}
-SEEDS = {"mnist": 5, "close": 15, "long": 10}  # of errors
-FEW = {"mnist": 300, "close": 100, "long": 60}  # rows of errors
+SEEDS = {"mnist": 5, "close": 15, "long": 10}  # number of seeds for errors
+FEW = {"mnist": 300, "close": 100, "long": 60}  # number of rows for errors
 
 
 def unit(X):
@@ -41,7 +41,7 @@ def mnist_rows(n):
 
 
 def close_rows(n, d=784):
-    """√c_i u + √(1 − c_i) noise: cosines √(c_i c_j), c uniform from 0.8 to 0.99."""
+    """Return unit rows √c_i u + √(1 − c_i) noise, with cosines √(c_i c_j) and c uniform from 0.8 to 0.99."""
     rng = np.random.default_rng(0)
     c = rng.uniform(0.8, 0.99, size=(n, 1))
     noise = rng.standard_normal((n, d)) / d**0.5
@@ -79,10 +79,10 @@ def degree_cases(args):
 
 
 def degrees(rows, degree, m, seeds, rounds):
-    """Relative errors of the kernel matrix, of pairs i ≠ j with a cosine above 0.9 apart; time and memory per row.
+    """Measure relative errors of the kernel matrix, and of its pairs with a cosine above 0.9; time and memory per row.
 
-    Errors of close rows are nearly the same number for all pairs, so they take more seeds and fewer rows. scikit-learn,
-    slow, takes every second size; its errors, of the law of "count", are left out where they take long.
+    Close rows have nearly the same error for all pairs, so they need more seeds and fewer rows. scikit-learn is slow:
+    it is measured at every second size, and its errors, which follow the same law as "count", only where they are fast.
     """
     X, many = SETS[rows](FEW[rows]), SETS[rows](200 if rows == "long" else 1000)
     names = [*STYLES] if rows != "long" and m in (256, 1024, 4096, 16384) else [*STYLES][:3]
@@ -91,7 +91,7 @@ def degrees(rows, degree, m, seeds, rounds):
 
 
 def times_and_memory(names, X, p, m, rounds):
-    """Seconds and peak memory per row; scikit-learn, once, of as many rows as 256 MiB hold (it needs n·p·m numbers)."""
+    """Measure seconds and peak memory per row; scikit-learn once, on at most 256 MiB (it stores n·p·m numbers)."""
     rows = {"scikit-learn": X[: 2**25 // (p * m)], "count": X[: max(32, 2**25 // (p * m))]}
     rows = {name: rows.get(name, X) for name in names}
     maps = {name: make(name, p, m, 0).fit(X) for name in names}
@@ -107,7 +107,7 @@ def times_and_memory(names, X, p, m, rounds):
 
 
 def power_errors(name, X, p, m, seeds):
-    """Means over seeds; nothing or fewer seeds where that takes long."""
+    """Return mean errors over seeds; slow cases use fewer seeds or are skipped."""
     if name == "scikit-learn" and p * m > 2**14:
         return {}
     seeds //= 3 if name == "count" and p * m > 2**17 else 1
@@ -125,7 +125,7 @@ def power_errors(name, X, p, m, seeds):
 
 
 def plot(runs, folder):
-    """For a degree and a time per row: the best method and its error; what shared draws save and cost."""
+    """Plot the best method and its error by degree and time per row, and the trade-off of shared draws."""
     plt = pyplot()
     rows = methods_of(select(runs, question="degrees"))
     if {row["rows"] for row in rows} != {*SETS}:
@@ -145,7 +145,7 @@ def plot(runs, folder):
 
 
 def plot_winners(ax, rows, title):
-    """Colour: the method of the smallest error within the time (pale: another within 10 %). Number: that error."""
+    """Plot the best method within a time as colour (pale: another is within 10 %), and its error as text."""
     ps = sorted({r["degree"] for r in rows})
     fast = [r["seconds_per_row"] * 1e6 for r in rows if r["method"] in ("power", "tree")]
     budgets = [2**k for k in range(2, 14) if min(fast) <= 2**k < 2 * max(fast)]
@@ -158,7 +158,7 @@ def plot_winners(ax, rows, title):
             if best:
                 winner = min(best, key=best.get)
                 error = best.pop(winner)
-                colour = STYLES[winner][0] if error < 1 else "0.8"  # features that are all 0 have an error of 1
+                colour = STYLES[winner][0] if error < 1 else "0.8"  # zero features already have an error of 1
                 near = any(other <= 1.1 * error for other in best.values())
                 ax.bar(i, 1, 0.96, k - 0.5, color=colour, alpha=0.35 if near else 0.8, edgecolor="white")
                 shown = f"{100 * error:.2g}" if error < 1 else "≥ 100"
@@ -171,14 +171,14 @@ def plot_winners(ax, rows, title):
 
 
 def plot_trade(ax, rows, m=4096):
-    """Tree against power at equal sizes: how many times slower, how many times less error."""
+    """Plot ratios of time and error of tree and power at equal sizes."""
     ax.axhline(1, color="0.7", lw=0.8)
     for name, line in zip(SETS, ("-", "--", ":"), strict=True):
         found = {(r["degree"], r["method"]): r for r in select(rows, m=m, rows=name)}
         ps = sorted({p for p, _ in found})
         seconds = [found[p, "tree"]["seconds_per_row"] / found[p, "power"]["seconds_per_row"] for p in ps]
         errors = [found[p, "power"]["error"] / found[p, "tree"]["error"] for p in ps]
-        if name != "close":  # the times of "mnist"
+        if name != "close":  # its times equal those of "mnist"
             ax.loglog(ps, seconds, line, marker="o", ms=4, color="0.2")
         ax.loglog(ps, errors, line, marker="o", ms=4, color="C1", label=TITLES[name])
     ax.set_xticks(ps, ps)
@@ -206,13 +206,13 @@ def tail_cases(args):
 
 
 def tail(rows, kernel, pairs, n, m, seeds, rounds):
-    """Bias², variance and mean squared error of the kernel matrix, each over ‖K‖_F².
+    """Measure bias², variance and mean squared error of the kernel matrix, relative to ‖K‖_F².
 
-    Degrees up to s and N draws of those above, for each of `pairs`, against the series cut off where it has as many
-    degrees, and twice as many, which takes about the time of the sampled one, whose degrees are higher. "power" has
-    nodes divided by their norms, as is the default, and degrees up to 1024; "tree", without this, is unbiased but for
-    the end of the series at degree 128. The baseline is NTKPolynomialSketch, whose polynomial is fitted ("hidden_ntk":
-    DotProductSketch with its defaults).
+    For each (s, N) in `pairs`, the sampled series has all degrees up to s and N draws of higher degrees. It is compared
+    with series truncated ("cut") at the same number of degrees and at twice that number; the latter takes about the
+    time of the sampled series, whose degrees are higher. "power" divides nodes by their norms, the default, and has
+    degrees up to 1024; "tree" does not, and is unbiased apart from the end of the series at degree 128. The baseline is
+    NTKPolynomialSketch, whose polynomial is fitted ("hidden_ntk": DotProductSketch with its defaults).
     """
     X, many = SETS[rows](n), SETS[rows](1000)
     name, depth = KERNELS[kernel]
@@ -261,7 +261,7 @@ def baseline(kernel, depth, m):
 
 
 def series_map(kernel, depth, m, normalize, **options):
-    """A map by its seed; coefficients that end, of rows of norm 1, where trees are to take all that are drawn."""
+    """Return a function from seed to map; trees get finitely many coefficients, for rows of norm 1."""
     from ntkit import DotProductSketch
 
     if normalize:
@@ -276,14 +276,14 @@ def count_degrees(feature_map):
 
 
 def find_degree(kernel, depth, n_degrees):
-    """Where the series has so many terms."""
+    """Return the degree at which the series has `n_degrees` nonzero terms."""
     return int(np.flatnonzero(taylor(kernel, depth, 1024))[n_degrees - 1])
 
 
 def bias_and_variance(grams, K):
-    """From E_s = G_s − K of independent seeds: bias² is the mean of ⟨E_s, E_t⟩ over s ≠ t, so without the variance.
+    """Estimate bias² and variance from E_s = G_s − K of independent seeds s.
 
-    Its standard deviation is that of the jackknife.
+    bias² is the mean of ⟨E_s, E_t⟩ over s ≠ t, which excludes the variance; its standard deviation is by the jackknife.
     """
     errors = np.stack([(G - K).ravel() for G in grams]) / np.linalg.norm(K)
     products = errors @ errors.T
@@ -298,9 +298,9 @@ def bias_and_variance(grams, K):
 
 
 def norms(m, degree, seeds):
-    """Why nodes of "power" are divided by their norms: ‖z(x)‖² for ‖x‖ = 1 without that, quantiles 0.1, 0.5 and 0.9.
+    """Return the quantiles 0.1, 0.5 and 0.9 of ‖z(x)‖² for ‖x‖ = 1 if nodes of "power" are not divided by their norms.
 
-    An error e of ‖w₀‖² enters as (1 + e)^p: Theorem 5.1 asks for m to grow like p².
+    An error e of ‖w₀‖² enters as (1 + e)^p, so Theorem 5.1 requires m to grow like p².
     """
     from ntkit.sketches import PowerSketch
 
@@ -322,11 +322,11 @@ def budget_cases(args):
 
 
 def budget(rows, series, m, degree, n, seeds, rounds):
-    """Relative error of series up to a degree, of rows of norm 1, by how the degrees share the components.
+    """Measure the relative error of a series, on rows of norm 1, by how its degrees share the components.
 
-    "least variance", in proportion to the coefficients, is what DotProductSketch does; "equal"; "squares", in
-    proportion to j² as in Theorem A.1, but one component at least. `deviation` is √Σ a_j²/m_j over the degrees that are
-    sketched: what theory expects. All leave monomials that fit to stand for themselves.
+    The shares are "least variance" (proportional to the coefficients, as in DotProductSketch), "equal", or "squares"
+    (proportional to j² as in Theorem A.1, at least one component each). `deviation` is the error expected by theory,
+    √Σ a_j²/m_j over the sketched degrees. In all of them, degrees whose monomials fit are represented exactly.
     """
     from numpy.polynomial.polynomial import polyval
 
@@ -357,32 +357,32 @@ def year_rows(n):
 
 
 def with_shares(law, a, shares):
-    """The law of a series with coefficients a, its components shared otherwise."""
+    """Return the law of a series with coefficients a and the given shares of its components."""
     from ntkit.sketches.series import Budget, allocate
 
     j = np.arange(len(a))
     weights = {"least variance": np.asarray(a), "equal": np.sign(a), "squares": np.sign(a) * np.maximum(j, 1) ** 2.0}
-    least = weights[shares].sum() / law.n_components if shares == "squares" else 0  # none is left out
+    least = weights[shares].sum() / law.n_components if shares == "squares" else 0  # every degree gets a component
     chosen = allocate(np.maximum(weights[shares], least * np.sign(a)), law.n_features, law.n_components)
     law = replace(law, coefficients=tuple(map(float, a)))
     if shares != "least variance":
         kept = {degree: float(a[degree]) for degree in chosen.coefficients}
-        object.__setattr__(law, "budget", Budget(chosen.exact, chosen.sketched, kept))  # no option for users
+        object.__setattr__(law, "budget", Budget(chosen.exact, chosen.sketched, kept))  # not available as an option
     return law
 
 
 def expected(law):
-    """√Σ a_j²/m_j over the degrees that are sketched."""
+    """Return √Σ a_j²/m_j over the sketched degrees."""
     return float(np.sqrt(sum(law.budget.coefficients[j] ** 2 / m for j, m in law.budget.sketched.items())))
 
 
 QUESTIONS = {
     "degrees": Question(
-        "⟨x, y⟩^p: which sketch, when", degree_cases, degrees,
+        "Sketches of ⟨x, y⟩^p by degree and size", degree_cases, degrees,
         "rows degree m method seconds_per_row:.2e seconds_per_row/:.2f peak_kib_per_row:.1f error:.2g close_error:.2g",
     ),
     "tail": Question(
-        "Sampled and cut series", tail_cases, tail,
+        "Sampled and truncated series", tail_cases, tail,
         "rows kernel method degrees highest_degree seconds/:.2f bias2:.1e bias2_deviation:.0e variance:.1e mse:.1e",
     ),
     "norms": Question(
@@ -395,7 +395,7 @@ QUESTIONS = {
         norms, "m degree low:.2g median:.2g high:.2g",
     ),
     "budget": Question(
-        "Shares of the degrees", budget_cases, budget,
+        "How degrees share components", budget_cases, budget,
         "rows series m method error:.4f error/:.2f deviation/:.2f seconds:.4f",
     ),
 }  # fmt: skip

@@ -1,7 +1,7 @@
-"""Sketches against scikit-learn's PolynomialCountSketch, the FFT formulation in torch and a copy of memory.
+"""Sketches compared with scikit-learn's PolynomialCountSketch, the FFT formulation in torch and a memory copy.
 
-Times are medians of rounds in which the methods take turns. Errors are ‖ZZᵀ − K‖_F / ‖K‖_F over 500 rows, a mean over
-seeds. Peak memory is what a fresh process needs beyond the data. (scikit-learn returns float64 for float32 rows.)
+Times are medians of rounds in which the methods take turns. Errors are ‖ZZᵀ − K‖_F / ‖K‖_F over 500 rows, averaged over
+seeds. Peak memory is what a fresh process needs in addition to the data. scikit-learn returns float64 for float32 rows.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import numpy as np
 
 from experiment import DEVICES, Question, added_mib, apart, ask, grid, main, medians, methods_of, pyplot, select
 
-TITLE = "Sketches: time, memory and error beside scikit-learn, FFTs and a copy"
+TITLE = "Sketches: time, memory and error compared with scikit-learn, FFTs and a copy"
 METHODS = ("tree", "power", "count")
 
 
 def clustered_rows(n, d, seed=0, similarity=0.8):
-    """Unit rows in ten clusters: cosines of about `similarity` within, about 0 between, so that K has structure."""
+    """Return unit rows in ten clusters, so that K has structure: cosines of `similarity` within, about 0 between."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((10, d)) / d**0.5
     noise = rng.standard_normal((n, d)) / d**0.5
@@ -27,11 +27,11 @@ def clustered_rows(n, d, seed=0, similarity=0.8):
 
 
 def text_rows(n=11314, d=130107, density=0.001, seed=0):
-    """Sparse unit rows of the shape of 20 newsgroups: frequent and rare words (Zipf), random counts, `density` full."""
+    """Return sparse unit rows like 20 newsgroups: same shape, Zipf word frequencies, random counts, `density`."""
     from scipy.sparse import csr_array
 
     rng = np.random.default_rng(seed)
-    nnz = int(1.23 * n * d * density)  # some fall on the same place
+    nnz = int(1.23 * n * d * density)  # 23 % more, as duplicates are merged
     words = np.minimum((d ** rng.random(nnz) - 1).astype(np.int64), d - 1)
     words = rng.permutation(d)[words]
     X = csr_array((1 + rng.random(nnz).astype("float32"), (rng.integers(n, size=nnz), words)), shape=(n, d))
@@ -55,7 +55,7 @@ DATA = {"dense": lambda: clustered_rows(4096, 1024), "text": text_rows, "few": l
 
 def kernel_error(name, X, degree, n_components, seeds=5):
     X = X[:500]
-    if not isinstance(X, np.ndarray):  # features that do not occur change nothing but scikit-learn's time
+    if not isinstance(X, np.ndarray):  # columns of zeros affect only scikit-learn's time
         X = X[:, np.unique(X.indices)]
     K = X @ X.T
     K = (K.toarray() if hasattr(K, "toarray") else K).astype("float64") ** degree
@@ -67,17 +67,17 @@ def kernel_error(name, X, degree, n_components, seeds=5):
 
 
 def once(name, data, degree, m):
-    """MiB that a transform adds, and its seconds."""
+    """Return the MiB that a transform adds, and its seconds."""
     X = DATA[data]()
     feature_map = make(name, degree, m, 0).fit(X)
-    feature_map.transform(X[:64])  # compiled and imported
+    feature_map.transform(X[:64])  # imports and compiles
     start = time.perf_counter()
     mib = added_mib(lambda: feature_map.transform(X))
     return mib, time.perf_counter() - start
 
 
 def polynomial(data, degree, m, rounds):
-    """One size, with memory: float32, 4096 × 1024 → 1024."""
+    """Measure one size with memory: float32, 4096 × 1024 → 1024."""
     X = DATA[data]()
     maps = {name: make(name, degree, m, 0).fit(X) for name in ("scikit-learn", *METHODS)}
     seconds = medians({name: lambda f=f: f.transform(X) for name, f in maps.items()}, rounds)
@@ -101,7 +101,7 @@ def degree_cases(args):
 
 
 def degrees(data, degree, sizes, rounds):
-    """Error and time of every method, 4096 × 1024 rows; scikit-learn at its default size."""
+    """Measure error and time of every method on 4096 × 1024 rows; scikit-learn with 1024 components."""
     X = DATA[data]()
     names = {"scikit-learn → 1024": ("scikit-learn", 1024)}
     names |= {f"{name} → {m}": (name, m) for name in METHODS for m in sizes}
@@ -112,7 +112,7 @@ def degrees(data, degree, sizes, rounds):
 
 
 def constant(rows, coef0, degree, m, seeds):
-    """Kernel errors for (⟨x, y⟩ + c)^p; no times."""
+    """Measure kernel errors for (⟨x, y⟩ + c)^p."""
     from sklearn.kernel_approximation import PolynomialCountSketch
 
     from ntkit import PolynomialSketch
@@ -142,7 +142,7 @@ def all_degree_cases(args):
 
 
 def all_degrees(law, n, d, dtype, device, rounds):
-    """All degrees 0 … 8 by updated paths, against one sketch of degree 8."""
+    """Time all degrees 0 … 8 by updated paths, and one sketch of degree 8."""
     import torch
 
     from ntkit import sketches
@@ -160,7 +160,7 @@ def all_degrees(law, n, d, dtype, device, rounds):
 
 
 def fft_formulations(n, device):
-    """TensorSRHT with a (real) FFT for H, n/2 complex coordinates, their halves side by side; TensorSketch by FFT."""
+    """Return TensorSRHT with a real FFT for H (n/2 complex coordinates as n real ones), and TensorSketch by FFT."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -187,10 +187,11 @@ def tensor_cases(args):
 
 
 def tensor(dtype, n, entries, device, rounds):
-    """One TensorSRHT of two inputs, n → n, against FFT formulations and against copying as many bytes.
+    """Time one TensorSRHT of two inputs, n → n, FFT formulations, and a copy of one input.
 
-    The copy goes to memory that is already there; all others allocate their result, as users see it. A copy reads and
-    writes one array, the sketch reads two and writes one: at 1.5 times the seconds of a copy it is as fast as memory.
+    The copy writes to memory that is already allocated; all others allocate their result, as for users. A copy reads
+    and writes one array, the sketch reads two and writes one: at 1.5 times the time of a copy it reaches memory
+    bandwidth.
     """
     import torch
 
@@ -209,7 +210,7 @@ def tensor(dtype, n, entries, device, rounds):
 
 
 def sparse(degree, m, rounds):
-    """Rows of the shape of 20 newsgroups; scikit-learn, which takes minutes, runs once, at degree 2."""
+    """Measure sparse rows like 20 newsgroups; scikit-learn takes minutes and runs only once, at degree 2."""
     X = DATA["text"]()
     maps = {name: make(name, degree, m, 0).fit(X) for name in METHODS}
     seconds = medians({name: lambda f=f: f.transform(X) for name, f in maps.items()}, rounds)
@@ -221,7 +222,7 @@ def sparse(degree, m, rounds):
 
 
 def nonzeros(d, nonzeros, n, rounds):
-    """OSNAP of sparse rows: time against nonzeros per row and number of features."""
+    """Time OSNAP on sparse rows by nonzeros per row and number of columns."""
     from scipy.sparse import csr_array
 
     from ntkit.sketches import OSNAP
@@ -236,7 +237,7 @@ def nonzeros(d, nonzeros, n, rounds):
 
 
 def plot(runs, folder):
-    """Error against time for all degrees, one curve per method; scikit-learn as points at its default size."""
+    """Plot error against time for each degree, one curve per method; scikit-learn as points."""
     plt = pyplot()
     figure, axes = plt.subplots(1, 5, figsize=(13, 3.3), sharey=True, layout="constrained")
     styles = {"tree": ("C0", "o-"), "power": ("C1", "s-"), "count": ("C2", "^-"), "scikit-learn": ("C3", "x")}
@@ -284,11 +285,11 @@ QUESTIONS = {
         constant, "rows coef0 degree method error:.4f error/:.3f",
     ),
     "all_degrees": Question(
-        "All degrees against one of degree 8", all_degree_cases, all_degrees,
+        "All degrees compared with one sketch of degree 8", all_degree_cases, all_degrees,
         "law n d dtype device method seconds:.4f seconds/:.2f rows_per_second:.3g rounding_error:.1e", DEVICES,
     ),
     "sparse": Question(
-        "Sparse rows of the shape of 20 newsgroups",
+        "Sparse rows with the shape of 20 newsgroups",
         lambda args: [] if args.quick else grid(degree=(2, 4, 8), m=1024, rounds=7),
         sparse, "degree m method seconds:.2f seconds/:.4f error:.3f peak_mib:.1f",
     ),

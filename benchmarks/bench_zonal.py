@@ -1,10 +1,10 @@
-"""Gegenbauer features: spectral errors against the number of features (Theorem 9), and places with months.
+"""Gegenbauer features: spectral error by number of features (Theorem 9), and ridge regression on places and months.
 
-`spectral` has other maps of the Gaussian beside them. `sphere` is ridge regression on a place of the sphere and a
-month: test errors and seconds of GegenbauerFeatures with and without groups="auto" and of NystroemFeatures.
+`spectral` compares them with other maps of the Gaussian kernel. `sphere` is ridge regression on a place on the sphere
+and a month: test errors and seconds of GegenbauerFeatures with and without groups="auto", and of NystroemFeatures.
 
-The theorem is that of Han, Zandieh, Avron, "Random Gegenbauer Features for Scalable Kernel Methods", ICML 2022. Its
-tables and its figure are in papers/.
+The theorem is from Han, Zandieh, Avron, "Random Gegenbauer Features for Scalable Kernel Methods", ICML 2022. The tables
+and the figure of this paper are reproduced in papers/.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def spectral_cases(args):
 
 
 def spectral(d, m, n, lam):
-    """Spectral ε of maps of the Gaussian on unit rows, means over seeds; what Theorem 9 promises for Definition 8."""
+    """Measure the mean spectral ε of maps of the Gaussian on unit rows, and the bound of Theorem 9 for Definition 8."""
     from ntkit.diagnostics import spectral_error, statistical_dimension
     from ntkit.kernels import gaussian
     from ntkit.kernels.zonal import harmonic_dimension, radial_functions
@@ -60,7 +60,7 @@ def plot(runs, folder):
     styles = {
         "theorem": ("0.6", ":", "Theorem 9, bound for Definition 8"),
         "definition 8": ("C0", "-", "Gegenbauer, Definition 8"),
-        "orthogonal 8": ("C0", "--", "the same, orthogonal directions"),
+        "orthogonal 8": ("C0", "--", "Definition 8, orthogonal directions"),
         "gegenbauer": ("C3", "-", "Gegenbauer"),
         "fourier": ("0.3", "-", "Fourier"),
         "orthogonal": ("0.3", "--", "Orthogonal Fourier"),
@@ -86,11 +86,11 @@ SCALES = (0.1, 0.14, 0.2, 0.3, 0.5, 0.7, 1.0, 1.4)
 
 
 def field_rows(name, seed, n):
-    """Unit vectors of places with columns of the month, and targets.
+    """Return unit vectors of places with columns for the month, and targets.
 
-    `airtemp`: air temperatures of all places. `ocean`: synthetic; depths (km) of the sea, places without land, which
-    change with the season as 1 + 0.3 s z, plus 5 s z for s = sin(2π(month − 3)/12). The month is scaled to −¼ … ¼, or
-    cosine and sine of a circle of radius ¼, or 1 to 12.
+    `airtemp`: air temperatures of all places. `ocean`: synthetic; depths (km) of the sea, without places on land,
+    multiplied by 1 + 0.3 s z, plus 5 s z, where s = sin(2π(month − 3)/12) is the season. The month is scaled to
+    −¼ … ¼, or the cosine and sine on a circle of radius ¼, or 1 to 12.
     """
     if name.startswith("airtemp"):
         X, y = table("airtemp", seed, n)
@@ -118,11 +118,13 @@ def sphere_cases(args):
 
 
 def sphere(field, n, m, seeds):
-    """Test errors and seconds of fit and transform, the length scale chosen for Nyström features on other rows."""
+    """Measure test errors and seconds of fit and transform; the length scale is tuned with Nyström features."""
     X, y = field_rows(field, 100, n // 5)
     split, errors = len(X) * 5 // 6, {}
     for scale in SCALES:
-        lengthscale = scale / 0.577 if "standardized" in field else scale  # deviation of an entry of a unit vector
+        lengthscale = (
+            scale / 0.577 if "standardized" in field else scale
+        )  # standard deviation of an entry of a unit vector
         Z = make("nystroem", "gaussian", m, 0, lengthscale=lengthscale).fit_transform(X)
         errors[lengthscale] = ridge(Z[:split], y[:split], Z[split:], y[split:])[0]
     lengthscale = min(errors, key=errors.get)
@@ -136,7 +138,7 @@ def sphere(field, n, m, seeds):
             feature_map = make(kind, "gaussian", m, seed, lengthscale=lengthscale)
             if kind == "gegenbauer":
                 feature_map.set_params(groups=groups)
-            feature_map.fit(X[: 2 * m]).transform(X[: 2 * m])  # compiles
+            feature_map.fit(X[: 2 * m]).transform(X[: 2 * m])  # compiles the code
             with Meter() as meter:
                 Z = feature_map.fit(X[:split]).transform(X)
             found[label]["mse"].append(ridge(Z[:split], y[:split], Z[split:], y[split:])[0])
@@ -147,7 +149,7 @@ def sphere(field, n, m, seeds):
 
 QUESTIONS = {
     "spectral": Question(
-        "Spectral ε against the number of features", spectral_cases, spectral,
+        "Spectral ε by number of features", spectral_cases, spectral,
         "d m method epsilon:.2g",
     ),
     "sphere": Question(

@@ -1,23 +1,23 @@
-"""Experiments made of cases: each case is measured once, kept in a file at once, and skipped the next time.
+"""Experiments made of cases: each case is measured once, saved at once, and skipped the next time.
 
-A module that is an experiment has
+An experiment is a module with
 
-    TITLE                    what it shows
-    cases(args)              list of cases, dicts of what JSON can hold, the seed among it; may raise UnavailableError
-    measure(**case)          what was found for one case, a dict of what JSON can hold; may raise UnavailableError
-    report(runs)             Markdown: the table, the paper's or the peers' numbers beside ours, what differs and why
+    TITLE                    the subject
+    cases(args)              list of cases (dicts that JSON can hold, with the seed); may raise UnavailableError
+    measure(**case)          findings of one case (a dict that JSON can hold); may raise UnavailableError
+    report(runs)             Markdown: our numbers next to the paper's or the other libraries', what differs and why
     claims(runs)             optional: list of Claim, decided by the runs
-    plot(runs, folder)       optional: writes pictures, returns their file names
+    plot(runs, folder)       optional: write pictures, return their file names
 
-and ends with ``if __name__ == "__main__": main(__name__)``. `runs` is a list of dicts, case and findings together.
+It ends with ``if __name__ == "__main__": main(__name__)``. `runs` is a list of dicts that join case and findings.
 A module with several questions has QUESTIONS, a dict of Question, and ``cases, measure, report = ask(QUESTIONS)``.
 
-Methods that are compared are measured in one case, so that they see the same machine and load:
-``{"methods": {name: findings}}``, the baseline first. `table` shows a row per method, and ratios to the baseline.
+Methods to be compared are measured in one case, so that machine and load are the same for all of them:
+``{"methods": {name: findings}}``, the baseline first. `table` shows one row per method and ratios to the baseline.
 
-Results are JSON, ``results/NAME.json`` beside the module (NAME without ``bench_``): runs, each with the index of the
-environment (versions and hardware) it was measured in. A file is replaced as a whole after each case. Quick runs go to
-``results/quick/``, which is not kept: they never mix with real ones.
+Results are JSON files, ``results/NAME.json`` next to the module (NAME without ``bench_``): a list of runs, each with
+the index of the environment (versions and hardware) of its measurement. The whole file is replaced after each case.
+Quick runs are written to ``results/quick/``, which is not under version control, so that they never mix with real runs.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class UnavailableError(Exception):
 
 
 class FailedCasesError(Exception):
-    """Cases that raised, when all others have been measured; `missing` are those that could not be, with reasons."""
+    """Some cases raised an exception; `missing` lists the cases that could not be measured, with reasons."""
 
     def __init__(self, failed, missing):
         super().__init__("; ".join(failed))
@@ -64,7 +64,7 @@ class FailedCasesError(Exception):
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of a paper, whether it held here, and the numbers that decide."""
+    """A statement of a paper, whether it holds in our runs, and the numbers that decide."""
 
     text: str
     holds: bool
@@ -73,7 +73,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Question:
-    """One of several questions of an experiment: its cases and its table, as `table` takes it."""
+    """One of several questions of an experiment; `columns` are the columns of its table, as in `table`."""
 
     title: str
     cases: Callable[[argparse.Namespace], list[dict]]
@@ -83,7 +83,7 @@ class Question:
 
 
 def ask(questions):
-    """`cases`, `measure` and `report` of an experiment with these questions; each case has the name of its question."""
+    """Return `cases`, `measure` and `report` of an experiment with these questions; each case names its question."""
 
     def cases(args):
         asked = {name: each for name, each in questions.items() if args.device in each.devices}
@@ -100,7 +100,7 @@ def ask(questions):
 
 
 class Runs:
-    """The runs of one experiment in a file."""
+    """The results file of one experiment."""
 
     def __init__(self, file):
         self.file = file
@@ -110,7 +110,8 @@ class Runs:
         try:
             return json.loads(self.file.read_text()) if self.file.exists() else {"environments": [], "runs": []}
         except ValueError as error:
-            raise ValueError(f"{self.file} is not JSON: restore it, or delete it to measure its runs again.") from error
+            message = f"{self.file} is not valid JSON. Restore the file, or delete it to repeat its measurements."
+            raise ValueError(message) from error
 
     def __contains__(self, case):
         return any(run["case"] == case for run in self.content["runs"])
@@ -120,7 +121,7 @@ class Runs:
         return ({"hardware": known[run["environment"]], **run["case"], **run["found"]} for run in self.content["runs"])
 
     def add(self, case, found, environment):
-        """Keep a run in place of an older one of the same case; all others stay, also those of other processes."""
+        """Save a run, replacing an older run of the same case; keep all others, including runs of other processes."""
         self.file.parent.mkdir(parents=True, exist_ok=True)
         folder = os.open(self.file.parent, os.O_RDONLY)
         try:
@@ -131,7 +132,7 @@ class Runs:
                 known.append(environment)
             run = {"case": case, "environment": known.index(environment), "found": found}
             self.content["runs"] = [*(other for other in runs if other["case"] != case), run]
-            part = self.file.with_suffix(".part")  # a run that is stopped while it writes leaves the old file
+            part = self.file.with_suffix(".part")  # a process that is killed while writing leaves the old file intact
             part.write_text(json.dumps(self.content, indent=1, ensure_ascii=False) + "\n")
             part.replace(self.file)
         finally:
@@ -144,14 +145,14 @@ def results_file(module, *, quick=False):
 
 
 def load_runs(module, *, quick=False):
-    """The kept runs, as a list of dicts of case and findings."""
+    """Return the saved runs, as a list of dicts that join case and findings."""
     return list(Runs(results_file(module, quick=quick)))
 
 
 def perform(module, args):
-    """Measure what is not yet there; returns the cases that could not be measured, with reasons.
+    """Measure the missing cases; return those that could not be measured, with reasons.
 
-    A case that raises does not stop the others: FailedCasesError comes after the last one.
+    A case that raises an exception does not stop the others; FailedCasesError is raised after the last case.
     """
     from tqdm import tqdm
 
@@ -192,19 +193,19 @@ def perform(module, args):
 
 
 def _warn_of_other_machines(name, runs, device):
-    """Cases name the device, not the machine, so runs of several machines would be compared."""
+    """Warn if saved runs come from another machine: cases name only the device, so their times would be compared."""
     here = hardware(device)
     about = [runs.content["environments"][run["environment"]] for run in runs.content["runs"]]
     others = {_machine(each) for each in about if bool(each.get("accelerator")) == (device == "cuda")} - {here}
     if others:
         print(
-            f"warning: {name} has {device} runs of {', '.join(sorted(others))}; this is {here}. Times of several "
-            "machines do not compare: --again measures all of them here."
+            f"warning: {name} has {device} runs of {', '.join(sorted(others))}; this is {here}. Times on different "
+            "machines are not comparable: use --again to repeat all measurements here."
         )
 
 
 def _out_of_memory(error):
-    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # that of torch
+    return isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"  # torch.OutOfMemoryError
 
 
 def _brief(found):
@@ -213,17 +214,17 @@ def _brief(found):
 
 
 def arguments(parser=None):
-    """The options all experiments have."""
+    """Add the options that all experiments share."""
     parser = parser or argparse.ArgumentParser(formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few rows and seeds, to see that all works; kept apart")
-    parser.add_argument("--again", action="store_true", help="measure again what is already there")
-    parser.add_argument("--device", choices=DEVICES, default="cpu", help="where arrays are")
-    parser.add_argument("--report", action="store_true", help="measure nothing, print the report of what is there")
+    parser.add_argument("--quick", action="store_true", help="smoke test with few rows and seeds; saved separately")
+    parser.add_argument("--again", action="store_true", help="repeat measurements that are already saved")
+    parser.add_argument("--device", choices=DEVICES, default="cpu", help="device of the arrays")
+    parser.add_argument("--report", action="store_true", help="only print the report of saved runs")
     return parser
 
 
 def main(name):
-    """Run the experiment that this module is, as a script."""
+    """Run the experiment module `name` as a script."""
     module = sys.modules[name]
     parser = arguments(
         argparse.ArgumentParser(description=module.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -231,9 +232,9 @@ def main(name):
     questions = getattr(module, "QUESTIONS", {})
     if questions:
         known = "; ".join(f"{name}: {question.title}" for name, question in questions.items())
-        parser.add_argument("questions", nargs="*", help=f"some of its questions (all without any). {known}")
+        parser.add_argument("questions", nargs="*", help=f"questions to measure (default: all). {known}")
     parser.add_argument(
-        "--plot", type=Path, metavar="FOLDER", help="write the pictures there (of quick runs: beside these)"
+        "--plot", type=Path, metavar="FOLDER", help="write pictures to this folder (quick runs: next to their results)"
     )
     args = parser.parse_args()
     wanted = getattr(args, "questions", [])
@@ -261,13 +262,13 @@ def main(name):
 
 
 def grid(**axes):
-    """Cases of all combinations; a value that is no list, tuple or range is the same in all of them."""
+    """Return the cases of all combinations; a value that is not a list, tuple, range or dict is constant."""
     several = [axis if isinstance(axis, list | tuple | range | dict) else [axis] for axis in axes.values()]
     return [dict(zip(axes, values, strict=True)) for values in itertools.product(*several)]
 
 
 def versions(device="cpu"):
-    """Versions and hardware, for the record."""
+    """Return versions and hardware."""
     accelerator = None
     if device == "cuda":
         import torch
@@ -285,36 +286,36 @@ def versions(device="cpu"):
 
 
 def memory_mib(field="VmHWM"):
-    """Peak resident memory of this process (getrusage would count what its parent held at the fork)."""
+    """Return the peak resident memory of this process (getrusage would include the parent's memory at the fork)."""
     status = Path("/proc/self/status").read_text()
     return int(re.search(rf"{field}:\s+(\d+)", status)[1]) / 1024
 
 
 def reset_peak():
-    """Forget the peak so far (Linux)."""
+    """Reset the peak memory of this process (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def added_mib(function):
-    """Peak memory beyond what is there already, the result included (Linux)."""
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what earlier calls left would be used again, and not be counted
+    """Return how much a call raises the peak memory, including its result (Linux)."""
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # freed memory of earlier calls would be reused and not counted
     with Meter() as meter:
         function()
     return max(meter.peak_mib, 0.0)
 
 
 def apart(function, *args, **options):
-    """What a function of a module returns in a fresh process: its peak memory is its own."""
+    """Call a module's function in a fresh process, so that its peak memory is its own."""
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         return pool.submit(function, *args, **options).result()
 
 
 def medians(functions, rounds, device="cpu"):
-    """Median seconds of each function; they take turns, so that all see the same load of the machine.
+    """Return the median seconds of each function; functions take turns, so that all see the same load.
 
-    The order changes from round to round, and each starts after a pause: what one leaves behind (threads of OpenMP that
-    spin for a while, memory to be given back) should not always be at the cost of the same other. On a CUDA device, by
-    its own clock.
+    The order changes from round to round, and each call starts after a pause. Otherwise the after-effects of one
+    function (spinning OpenMP threads, memory still being freed) would always slow down the same other function. CUDA
+    calls are timed with CUDA events.
     """
     clock = _device_seconds if device == "cuda" else _seconds
     seconds = {name: [] for name in functions}
@@ -348,7 +349,7 @@ def _device_seconds(function):
 
 
 class Meter:
-    """Seconds and peak memory of a block: ``with Meter(device) as meter: …``, then `seconds`, `peak_mib`."""
+    """Measure a block: ``with Meter(device) as meter: …`` sets `seconds` and `peak_mib`."""
 
     def __init__(self, device="cpu"):
         self.device = device
@@ -379,7 +380,7 @@ class Meter:
 
 
 def on_device(device, *arrays):
-    """NumPy arrays as they are, or as tensors of the GPU."""
+    """Return NumPy arrays unchanged for "cpu", as GPU tensors for "cuda"."""
     if device == "cpu":
         return arrays
     import torch
@@ -395,7 +396,7 @@ def to_numpy(values):
 
 @functools.lru_cache(maxsize=1)
 def dataset(name):
-    """A data set, kept for the next case, or UnavailableError with where it was looked for."""
+    """Load a data set and cache it for the next case; raise UnavailableError if it cannot be found."""
     from ntkit.datasets import load_dataset
 
     try:
@@ -405,7 +406,7 @@ def dataset(name):
 
 
 def hardware(device):
-    """The machine in a few words."""
+    """Describe the machine in a few words."""
     return _machine(versions(device))
 
 
@@ -415,9 +416,9 @@ def _machine(about):
 
 
 def machines(runs):
-    """Each device of the runs and what it was: ``cpu: 2 cores of …; cuda: …``."""
+    """Describe the hardware of each device in the runs: ``cpu: 2 cores of …; cuda: …``."""
     names = {device: sorted({run["hardware"] for run in select(runs, device=device)}) for device in DEVICES}
-    several = " (several machines: their times do not compare)"
+    several = " (several machines: times are not comparable)"
     shown = {device: ", ".join(found) + several * (len(found) > 1) for device, found in names.items()}
     return "; ".join(f"{device}: {text}" for device, text in shown.items() if text)
 
@@ -427,29 +428,29 @@ def devices_of(runs):
 
 
 def fullest(runs):
-    """The runs of the device that has most: these decide claims, also while the others are being measured."""
+    """Return the runs of the device with the most runs: they decide claims while the others are incomplete."""
     return max((select(runs, device=device) for device in devices_of(runs)), key=len, default=[])
 
 
 def select(runs, **wanted):
-    """The runs whose case has these values."""
+    """Return the runs that have these values."""
     return [run for run in runs if all(run.get(key) == value for key, value in wanted.items())]
 
 
 def mean(runs, key):
-    """Mean of a finding, None without any."""
+    """Return the mean of a finding, or None if no run has it."""
     values = [run[key] for run in runs if run.get(key) is not None]
     return float(np.mean(values)) if values else None
 
 
 def median(runs, key):
-    """Median of a finding, None without any; for seconds, of which the first may be those of compiling."""
+    """Return the median of a finding, or None if no run has it; for seconds, where a first call may compile."""
     values = [run[key] for run in runs if run.get(key) is not None]
     return float(np.median(values)) if values else None
 
 
 def mean_deviation(runs, key, digits=2):
-    """``mean ± deviation`` of one finding over runs (seeds); the mean alone of one run, – of none."""
+    """Format a finding over runs (seeds) as ``mean ± deviation``; one run gives the mean alone, none gives –."""
     values = [run[key] for run in runs if run.get(key) is not None]
     if not values:
         return "–"
@@ -458,7 +459,7 @@ def mean_deviation(runs, key, digits=2):
 
 
 def methods_of(runs):
-    """A row for each method of the runs, its baseline with it; runs without methods as they are."""
+    """Return one row for each method of each run, with its baseline; runs without methods stay as they are."""
     return [
         {**run, **found, "method": name, "baseline": next(iter(run["methods"].items()))}
         for run in runs
@@ -467,10 +468,10 @@ def methods_of(runs):
 
 
 def table(runs, columns):
-    """Markdown table of findings, a row for each method of each run.
+    """Return a Markdown table of findings with one row for each method of each run.
 
-    `columns` are keys between spaces, with a format after a colon; ``seconds/:.2f`` is the ratio to the baseline. Lists
-    (of seeds) show as mean ± deviation.
+    `columns` are keys separated by spaces, each with an optional format after a colon; ``seconds/:.2f`` is the ratio to
+    the baseline. Lists (over seeds) are shown as mean ± deviation.
     """
     columns = [column.partition(":") for column in columns.split()]
     rows = methods_of(runs)
@@ -497,14 +498,14 @@ def _cell(value, form):
 
 
 def markdown_table(header, rows):
-    """A Markdown table; the first column to the left, the others to the right."""
+    """Return a Markdown table; the first column is left-aligned, the others right-aligned."""
     lines = ["| " + " | ".join(str(cell) for cell in row) + " |" for row in (header, *rows)]
     lines.insert(1, "|" + "|".join(["---"] + ["---:"] * (len(header) - 1)) + "|")
     return "\n".join(lines)
 
 
 def pyplot():
-    """Plots without a screen, in the look of the documentation."""
+    """Return pyplot with a backend that needs no screen, in the style of the documentation."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -2,8 +2,8 @@
 Clusters that are not round
 ===========================
 
-k-means finds round clusters. In the space of a kernel's features it finds others:
-:class:`~ntkit.FeatureKMeans` is kernel k-means, without the kernel matrix.
+k-means finds round clusters. In the feature space of a kernel, it also finds other
+shapes. :class:`~ntkit.FeatureKMeans` is kernel k-means without the kernel matrix.
 """
 
 import matplotlib.pyplot as plt
@@ -18,8 +18,10 @@ from ntkit import FeatureKMeans, GaussianFeatures
 # Rings and moons
 # ---------------
 #
-# Plain k-means cuts both in half. Kernel k-means with a Gaussian separates the rings. It comes closer to the moons, but
-# other cuts of them have nearly the same objective, and it may end in one: several starts help, and need not suffice.
+# Plain k-means cuts both data sets in half. Kernel k-means with a Gaussian kernel
+# separates the rings. It also comes closer to the moons, but other partitions of the
+# moons have nearly the same objective, and it may end in one of them. Several starts
+# help, but may not be enough.
 
 rings = make_circles(400, factor=0.3, noise=0.05, random_state=0)
 moons = make_moons(400, noise=0.05, random_state=0)
@@ -27,21 +29,34 @@ fig, axes = plt.subplots(2, 2, figsize=(8, 7), layout="constrained")
 cases = (("rings", rings, 0.4), ("moons", moons, 0.28))
 for row, (name, (X, truth), lengthscale) in zip(axes, cases, strict=True):
     plain = KMeans(2, n_init=10, random_state=0).fit_predict(X)
-    features = GaussianFeatures(n_components=200, lengthscale=lengthscale, random_state=0)
+    features = GaussianFeatures(
+        n_components=200, lengthscale=lengthscale, random_state=0
+    )
     ours = FeatureKMeans(features, 2, n_init=10, random_state=0).fit(X)
-    for ax, labels, title in zip(row, (plain, ours.labels_), ("k-means", "kernel k-means"), strict=True):
+    for ax, labels, title in zip(
+        row, (plain, ours.labels_), ("k-means", "kernel k-means"), strict=True
+    ):
         ax.scatter(*X.T, c=labels, s=10, cmap="coolwarm")
-        agreement = max(adjusted_rand_score(truth, labels), 0)  # chance is 0, or just below
-        ax.set(title=f"{title}, {name}: agreement {agreement:.2f}", aspect="equal", xticks=[], yticks=[])
+        # The index is 0 or slightly below for random labels.
+        agreement = max(adjusted_rand_score(truth, labels), 0)
+        ax.set(
+            title=f"{title}, {name}: agreement {agreement:.2f}",
+            aspect="equal",
+            xticks=[],
+            yticks=[],
+        )
     exact = ours.kernel_objective(X)
-    print(f"{name}: objective {ours.inertia_ / len(X):.4f} on features, {exact:.4f} with the exact kernel")
+    print(
+        f"{name}: objective {ours.inertia_ / len(X):.4f} on features, "
+        f"{exact:.4f} with the exact kernel"
+    )
 
 # %%
-# The length scale decides
+# The length scale matters
 # ------------------------
 #
-# The length scales above were taken from this picture, by the true labels. In practice there are none to choose by: the
-# picture shows how much rests on it.
+# We chose the length scales above from this figure, by the true labels. In practice
+# there are no true labels. The figure shows how much depends on the length scale.
 
 scales = np.geomspace(0.08, 2, 9)
 fig, ax = plt.subplots(figsize=(6, 3.6), layout="constrained")

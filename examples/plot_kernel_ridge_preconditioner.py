@@ -1,9 +1,10 @@
 """
-Exact kernel ridge regression, and its preconditioner
-=====================================================
+A preconditioner for exact kernel ridge regression
+==================================================
 
-Where the kernel itself is wanted, :class:`~ntkit.KernelRidge` solves (K + αI) c = y by conjugate gradients. Each
-iteration is a product with the matrix; features of the kernel, as a preconditioner, make the iterations few.
+:class:`~ntkit.KernelRidge` uses the exact kernel and solves (K + αI) c = y by conjugate
+gradients. Each iteration takes one product with the matrix. A preconditioner built from
+features of the kernel reduces the number of iterations.
 """
 
 import matplotlib.pyplot as plt
@@ -19,9 +20,10 @@ y = np.sin(X).sum(axis=1) + 0.1 * rng.standard_normal(2000)
 # Residuals
 # ---------
 #
-# ``history_`` has the relative residual after each iteration, of each penalty. Without a preconditioner, small
-# penalties take many iterations: their number grows with the root of the condition number. The default takes about
-# 20√n landmarks, at most n/4, and corrects among neighbours what these miss.
+# ``history_`` has the relative residual after each iteration, for each penalty. Without
+# a preconditioner, small penalties take many iterations: the number grows with the
+# square root of the condition number. The default preconditioner uses about 20√n
+# landmarks, at most n/4, and a correction between neighbouring rows.
 
 fig, axes = plt.subplots(1, 2, figsize=(9, 3.8), sharey=True, layout="constrained")
 for ax, alpha in zip(axes, (1.0, 0.01), strict=True):
@@ -32,14 +34,22 @@ for ax, alpha in zip(axes, (1.0, 0.01), strict=True):
         "default": {},
     }.items():
         params = options | {"max_iter": 2000}
-        model = KernelRidge("ntk", alphas=alpha, solver="pcg", solver_params=params, depth=2, random_state=0).fit(X, y)
+        model = KernelRidge(
+            "ntk",
+            alphas=alpha,
+            solver="pcg",
+            solver_params=params,
+            depth=2,
+            random_state=0,
+        ).fit(X, y)
         ax.semilogy(model.history_[0][:, 0], label=f"{label}: {model.n_iter_}")
     ax.set(title=f"α = {alpha:g}", xlabel="Iteration", xscale="symlog")
     ax.legend(title="Preconditioner: iterations")
 _ = axes[0].set_ylabel("Relative residual")
 
 # %%
-# The solution is that of a factorization, up to the tolerance.
+# The solution equals the solution by a factorization, up to the tolerance.
 
 direct = KernelRidge("ntk", alphas=0.01, solver="direct", depth=2).fit(X, y)
-print(f"largest difference of predictions: {np.abs(direct.predict(X) - model.predict(X)).max():.1e}")
+difference = np.abs(direct.predict(X) - model.predict(X)).max()
+print(f"largest difference of predictions: {difference:.1e}")

@@ -2,8 +2,9 @@
 Which training images made this prediction?
 ===========================================
 
-The gradients of a trained network say which training rows moved an output. :class:`~ntkit.EmpiricalNTKFeatures`
-sketches them in one forward and backward pass; :class:`~ntkit.attribution.TrainingInfluence` makes scores of them.
+The gradients of a trained network tell which training rows changed an output.
+:class:`~ntkit.EmpiricalNTKFeatures` sketches the gradients in one forward and backward
+pass. :class:`~ntkit.attribution.TrainingInfluence` computes influence scores from them.
 """
 
 import matplotlib.pyplot as plt
@@ -16,8 +17,8 @@ from ntkit import EmpiricalNTKFeatures
 from ntkit.attribution import TrainingInfluence, residuals
 
 # %%
-# A small network, and some wrong labels
-# --------------------------------------
+# A small network and some wrong labels
+# -------------------------------------
 #
 # Fifty of the thousand training labels are wrong.
 
@@ -32,8 +33,9 @@ given[flipped] = (given[flipped] + rng.integers(1, 10, 50)) % 10
 y_train = torch.from_numpy(given)
 
 net = nn.Sequential(
-    nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten(),
-    nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10),
+    nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(),
+    nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
+    nn.Flatten(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10),
 )  # fmt: skip
 optimizer = torch.optim.AdamW(net.parameters(), 3e-3)
 for _ in range(10):
@@ -49,19 +51,27 @@ print(f"{sum(p.numel() for p in net.parameters())} weights, accuracy {accuracy:.
 # Features of gradients
 # ---------------------
 #
-# 1024 features stand for 38 000 weights. The map has measured which layers matter, and gives them more components.
+# 1024 features represent the gradients of 38 000 weights. The map measures which layers
+# matter and gives them more components.
 
-features = EmpiricalNTKFeatures(net, n_components=1024, random_state=0).fit(X_train, y_train)
+features = EmpiricalNTKFeatures(net, n_components=1024, random_state=0).fit(
+    X_train, y_train
+)
 for layer in features.layers_:
-    print(f"{layer['name']:10} {layer['n_weights']:6} weights, {layer['n_components']:4} components, {layer['law']}")
+    print(
+        f"{layer['name']:10} {layer['n_weights']:6} weights, "
+        f"{layer['n_components']:4} components, {layer['law']}"
+    )
 print(f"error of the kernel: {features.estimate_error(X_test[:200], y_test[:200]):.3f}")
 
 # %%
 # The images behind a prediction
 # ------------------------------
 #
-# On the left a test image; then the training images that helped its margin most, and those that harmed it most. Wrong
-# labels are red. They say the most, either way: little is left to learn from images that the network is sure of.
+# Each row shows a test image, the training images that helped its margin most, and the
+# training images that harmed it most. Wrong labels are red. They have the largest
+# influence, in either direction, because little is left to learn from images that the
+# network is sure of.
 
 influence = TrainingInfluence(shrinkage=10.0).fit(
     features.transform(X_train, y_train), residuals(net, X_train, y_train)
@@ -77,7 +87,8 @@ for row, index in enumerate(chosen):
     for column, i in enumerate([*helpful[row], *harmful[row]], start=1):
         axes[row, column].imshow(X_train[i, 0], cmap="gray")
         axes[row, column].set_title(
-            f"{'+' if column < 5 else '−'} {given[i]}", color="red" if i in flipped else "black"
+            f"{'+' if column < 5 else '−'} {given[i]}",
+            color="red" if i in flipped else "black",
         )
 for ax in axes.flat:
     ax.set_axis_off()
@@ -86,11 +97,14 @@ for ax in axes.flat:
 # Wrong labels
 # ------------
 #
-# A row whose label contradicts the others has much influence on its own loss.
+# A row whose label contradicts the others has a large influence on its own loss.
 
 own = influence.self_influence()
 top = np.argsort(-own)[:100]
-print(f"wrong labels among the 100 rows of largest self-influence: {np.isin(flipped, top).sum()} of 50")
+found = np.isin(flipped, top).sum()
+print(
+    f"{found} of 50 wrong labels are among the 100 rows with the largest self-influence"
+)
 fig, ax = plt.subplots(figsize=(6, 3), layout="constrained")
 bins = np.geomspace(max(own.min(), 1e-12), own.max(), 40)
 ax.hist(own[np.setdiff1d(np.arange(1000), flipped)], bins, label="right label")

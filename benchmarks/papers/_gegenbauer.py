@@ -1,8 +1,8 @@
-"""What the reproductions of Han, Zandieh, Avron (ICML 2022) share: the maps, and ridge regression (Tables 2 and 4).
+"""Shared parts of the reproductions of Han, Zandieh, Avron (ICML 2022): maps, ridge regression (Tables 2 and 4).
 
-Points of the sphere are drawn uniformly from the grids; heights are in km; the month, from −¼ to ¼, is the fourth
-column of air temperatures; columns of proteins are standardized. 90 % of the rows are for training, λ is chosen by
-twofold cross-validation among these. Times are those of fit (training rows) and transform (all rows) in float64.
+Points on the sphere are drawn uniformly from the grids; heights are in km. The month, scaled to −¼ … ¼, is the fourth
+column of air temperatures. Columns of proteins are standardized. 90 % of the rows are for training; λ is chosen on them
+by twofold cross-validation. Times are for fit (training rows) and transform (all rows) in float64.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from experiment import (
     to_numpy,
 )
 
-# Each map in tables and in pictures.
+# name: (label in tables, label in pictures)
 MAPS = {
     "nystroem": ("`NystroemFeatures`", "Nyström, leverage scores"),
     "sklearn": ("scikit-learn's `Nystroem`, uniform", "Nyström, scikit-learn"),
@@ -36,17 +36,17 @@ MAPS = {
     "orthogonal": ("`OrthogonalFourierFeatures`", "Orthogonal Fourier"),
     "fastfood": ("`FastfoodFeatures`", "Fastfood"),
     "maclaurin": ("`MaclaurinFeatures`", "Maclaurin"),
-    "maclaurin, paper": ("the same, law as published", "Maclaurin, as published"),
+    "maclaurin, paper": ("`MaclaurinFeatures`, published law", "Maclaurin, published law"),
     "taylor": ("`DotProductSketch`", "DotProductSketch"),
     "polynomial": ("`NTKPolynomialSketch`", "NTKPolynomialSketch"),
     "random": ("`NTKRandomFeatures`", "NTKRandomFeatures"),
     "definition 8": ("Gegenbauer, Definition 8, degree 15", "Gegenbauer, Definition 8"),
     "gegenbauer": ("`GegenbauerFeatures`", "Gegenbauer"),
-    "groups": ("the same, sphere × month", "Gegenbauer, sphere × month"),
+    "groups": ("`GegenbauerFeatures`, sphere × month", "Gegenbauer, sphere × month"),
 }
 ROWS = {name: row for name, (row, _) in MAPS.items()}
 LABELS = {name: label for name, (_, label) in MAPS.items()}
-# The names of the paper.
+# The names in the paper.
 NAMES = {
     "nystroem": "Nyström",
     "fourier": "Fourier",
@@ -58,11 +58,11 @@ NAMES = {
 SETS = {"elevation": "Elevation", "co2": "CO₂", "airtemp": "Climate", "protein": "Protein"}
 SIZES = {"elevation": 64800, "airtemp": 60000, "protein": 45730}
 SEEDS = range(3)
-LENGTHSCALE = 0.5**0.5  # the kernel exp(−‖x − y‖²), that of Figure 1
+LENGTHSCALE = 0.5**0.5  # the kernel exp(−‖x − y‖²) of Figure 1
 
 
 def make(name, kernel, m, seed, *, lengthscale=1.0, depth=2):
-    """A map by its label."""
+    """Return the map of this name."""
     from sklearn.kernel_approximation import Nystroem
 
     import ntkit
@@ -94,13 +94,13 @@ def make(name, kernel, m, seed, *, lengthscale=1.0, depth=2):
     if name == "random":
         return ntkit.NTKRandomFeatures(depth=depth, **shared)
     options = {"gegenbauer": {"groups": None}, "groups": {"groups": ((0, 1, 2), (3,))}}
-    # No tolerance: ridge regression with a small λ sees degrees that hold little of the kernel.
+    # No tolerance: with a small λ, ridge regression uses degrees with little weight in the kernel.
     published = {"harmonics": False, "directions": "gaussian", "degree": 15, "tolerance": 0.0}
     return ntkit.GegenbauerFeatures(kernel, **options.get(name, published), **of_kernel, **shared)
 
 
 def table(name, seed, n):
-    """Rows and targets."""
+    """Return `n` random rows and their targets."""
     if name == "co2":
         raise UnavailableError("the CO₂ emissions of the paper (ODIAC) are not among ntkit's data sets")
     rng = np.random.default_rng(seed)
@@ -110,17 +110,17 @@ def table(name, seed, n):
         X = (X - X.mean(0)) / X.std(0)
         order = rng.permutation(len(X))[:n]
     else:
-        weights = np.sqrt(np.maximum(1 - X[:, 2] ** 2, 0)) + 1e-9  # cells of a grid: their areas
+        weights = np.sqrt(np.maximum(1 - X[:, 2] ** 2, 0)) + 1e-9  # areas of the grid cells
         order = rng.choice(len(X), n, replace=False, p=weights / weights.sum())
         if name == "airtemp":
-            X[:, 3] = (X[:, 3] - 6.5) / 22  # as far as from one pole of a small circle to the other: −¼ to ¼
+            X[:, 3] = (X[:, 3] - 6.5) / 22  # months 1 … 12 to −¼ … ¼
         else:
             y = y / 1000
     return X[order], y[order]
 
 
 def ridge(Z, y, Z_test, y_test):
-    """Test error of ridge regression with λ by twofold cross-validation, and λ."""
+    """Return the test error of ridge regression with λ by twofold cross-validation, and λ."""
     n, half, center = len(y), len(y) // 2, y.mean()
     y = y - center
     parts = [slice(0, half), slice(half, n)]
@@ -131,7 +131,7 @@ def ridge(Z, y, Z_test, y_test):
     for fold in (0, 1):
         w, v = np.linalg.eigh(grams[fold])
         w, b = np.maximum(w, 0), v.T @ moments[fold]
-        # Squared errors on the other half from its sums alone.
+        # Squared errors on the other half follow from its sums.
         G, c = v.T @ grams[1 - fold] @ v, v.T @ moments[1 - fold]
         square = float(y[parts[1 - fold]] @ y[parts[1 - fold]])
         for i, alpha in enumerate(alphas):
@@ -145,9 +145,9 @@ def ridge(Z, y, Z_test, y_test):
 
 @lru_cache
 def choose_lengthscale(name, n=12000, m=1024):
-    """Length scale of the Gaussian by the error of Nyström features on a sixth of `n` rows of a draw of its own.
+    """Return the length scale with the smallest error of Nyström features on a sixth of `n` random rows.
 
-    It is a draw from the same table, so that it shares rows with the test parts: about a quarter of those of protein.
+    The rows are drawn from the whole table, so they include test rows: about a quarter of the test rows of protein.
     """
     X, y = table(name, 100, n)
     scales = (0.07, 0.1, 0.14, 0.2, 0.3, 0.5, 0.7) if name != "protein" else (0.5, 0.7, 1.0, 1.4, 2.0, 3.0)
@@ -160,7 +160,7 @@ def choose_lengthscale(name, n=12000, m=1024):
 
 
 def regression_cases(args, maps, **fixed):
-    """Maps by data set; one case of the data set that is missing, so that this is said once."""
+    """Return the cases of `maps` on each data set, and one case of the missing data set to report it once."""
     m, seeds = (64, range(2)) if args.quick else (1024, SEEDS)
     here = {"m": m, "device": args.device, **fixed}
     out = [
@@ -174,7 +174,7 @@ def regression_cases(args, maps, **fixed):
 
 
 def regression(kernel, lengthscale, *, data, method, n, m, seed, device):
-    """Mean squared error on the test rows, seconds, peak memory with the features."""
+    """Measure the mean squared test error, seconds, and peak memory including the features."""
     X, y = table(data, seed, n)
     split = len(X) * 9 // 10
     (X,) = on_device(device, X)
@@ -190,7 +190,7 @@ def regression(kernel, lengthscale, *, data, method, n, m, seed, device):
 
 
 def regression_table(title, runs, paper, methods):
-    """Errors and seconds, the paper's, where it has any, beside ours."""
+    """Return the table of errors and seconds, with the paper's numbers where they exist."""
     columns = [
         (name, whose) for name in SETS for whose in ("paper", "ours") if name in (paper if whose == "paper" else SIZES)
     ]
@@ -209,24 +209,24 @@ def regression_table(title, runs, paper, methods):
 
 
 def cell(runs):
-    """Error over seeds and the median of seconds."""
+    """Format the error over seeds and the median seconds."""
     return f"{mean_deviation(runs, 'mse', 3)}, {seconds(runs)} s{shared_time(runs)}" if runs else "–"
 
 
 def seconds(runs):
-    """Their median with two figures."""
+    """Format the median seconds with two significant digits."""
     found = median(runs, "seconds")
     return f"{found:#.2g}" if found < 10 else f"{found:.0f}"
 
 
 def shared_time(runs):
-    """A mark where one time stands for all seeds."""
+    """Return a mark if one time was recorded for all seeds."""
     return " †" if len(runs) > 1 and len({run["seconds"] for run in runs}) == 1 else ""
 
 
 def noted(table):
-    """The table, and what the mark means where it has one."""
-    return f"{table}\n\n† One time for all seeds." if "†" in table else table
+    """Append the explanation of the mark if the table contains it."""
+    return f"{table}\n\n† One time measurement for all seeds." if "†" in table else table
 
 
 def methods_of(runs):
@@ -234,7 +234,7 @@ def methods_of(runs):
 
 
 def ranking(runs, methods):
-    """Those of the paper's maps that have runs, the one with the smallest error first."""
+    """Return the mean errors of the methods that have runs, the smallest error first."""
     errors = {method: mean(select(runs, method=method), "mse") for method in methods}
     return dict(sorted(((k, v) for k, v in errors.items() if v is not None), key=lambda item: item[1]))
 
@@ -244,7 +244,7 @@ def listed(errors):
 
 
 def slowdown(runs, names):
-    """How many times as long Nyström features take as Definition 8, by data set."""
+    """Return the time of Nyström features relative to Definition 8, by data set."""
     out = {}
     for name in names:
         pair = [median(select(runs, data=name, method=method), "seconds") for method in ("nystroem", "definition 8")]
@@ -254,28 +254,28 @@ def slowdown(runs, names):
 
 
 def preparation(runs):
-    """What was measured, on which machine."""
+    """Describe the measurements and the machine."""
     sizes = ", ".join(f"{name} {n}" for name, n in sorted({(run["data"], run["n"]) for run in runs}))
     m = ", ".join(str(m) for m in sorted({run["m"] for run in runs}))
     seeds = len({run["seed"] for run in runs})
     return (
-        f"m = {m} features. Mean squared error on the tenth of the rows that is for testing, over {seeds} splits and "
-        "draws, λ by twofold cross-validation on the other rows; seconds of fit and transform of all rows in "
-        f"float64, the median. Rows: {sizes}. {machines(runs)}; the machine of the paper is not in print."
+        f"m = {m} features. Mean squared errors are on a tenth of the rows, the test set, over {seeds} splits and "
+        "draws; λ is chosen by twofold cross-validation on the other rows. Seconds are the median time to fit and "
+        f"transform all rows in float64. Rows: {sizes}. {machines(runs)}; the paper does not state its machine."
     )
 
 
 DATA = (
-    "The paper's CO₂ emissions are not among ntkit's data sets, and monthly air temperatures (`airtemp`) stand in for "
-    "its climate: the same kind of rows, other targets, so that only the order of the maps can be compared. Elevation "
+    "The paper's CO₂ emissions are not among ntkit's data sets. Monthly air temperatures (`airtemp`) replace its "
+    "climate data: the same kind of rows but other targets, so only the order of the maps can be compared. Elevation "
     "is drawn from another grid of the Earth (heights in km, which fits the paper's numbers). PolySketch is our "
-    "`DotProductSketch`, in which each degree has its own share of the features; Gegenbauer is Definition 8 up to "
-    "degree 15 with directions drawn independently, as the paper has it. Other rows are not in the paper."
+    "`DotProductSketch`, in which each degree has its own share of the features. Gegenbauer is Definition 8 up to "
+    "degree 15 with independent directions, as in the paper. The other methods are not in the paper."
 )
 
 
 def plot_regression(panels, file):
-    """Errors against seconds; `panels` are lists of titles and runs, a row of the figure each."""
+    """Plot errors against seconds; each of `panels` is a row of the figure, a list of (title, runs)."""
     plt = pyplot()
     n_columns = max(len(row) for row in panels)
     height = 3.0 * len(panels) + 1.0
@@ -306,7 +306,7 @@ def plot_regression(panels, file):
 
 
 def plain_ticks(axis):
-    """Numbers as one writes them, as many as fit."""
+    """Label a logarithmic axis with at least three plain numbers."""
     from matplotlib.ticker import LogLocator, NullFormatter, NullLocator, StrMethodFormatter
 
     low, high = axis.get_view_interval()
@@ -321,5 +321,5 @@ def plain_ticks(axis):
 
 
 def panels_of(runs, suffix=""):
-    """One panel for each data set that has runs."""
+    """Return one panel for each data set with runs."""
     return [(name + suffix, found) for name in SIZES if (found := select(runs, data=name))]

@@ -1,4 +1,4 @@
-"""What the reproductions of the NTK paper share: its machine, the choice of parameters of exact kernels."""
+"""Shared parts of the reproductions of the NTK paper: its machine, tuning of exact kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PAPER_HARDWARE = "Intel E5-2630 and GeForce RTX 2080"
 
 
 def best_held_out(models, X, y, loss, *, n_fit, n_held=2000, seed=0):
-    """The model with the smallest loss on rows held back, each fitted on at most `n_fit` of the others."""
+    """Return the model with the smallest loss on `n_held` held-out rows, fitted on at most `n_fit` other rows."""
     order = np.random.default_rng(seed).permutation(len(y))
     n_held = min(n_held, len(y) // 5)
     held, rest = order[:n_held], order[n_held : n_held + n_fit]

@@ -1,13 +1,13 @@
-"""Every table and figure of the three papers again, and the page that shows them beside the papers' numbers.
+"""Reproduce every table and figure of the three papers, and write the page that compares them with the papers.
 
-    python benchmarks/papers/all.py                          what a CPU can do
-    python benchmarks/papers/all.py --device cuda            the same on a GPU; both stay
-    python benchmarks/papers/all.py --quick                  minutes: does everything work?
-    python benchmarks/papers/all.py --only ntk_table2        one or some of them
-    python benchmarks/papers/all.py --page                   only the page, from what is there
+    python benchmarks/papers/all.py                          everything that runs on a CPU
+    python benchmarks/papers/all.py --device cuda            on a GPU; results of both devices are kept
+    python benchmarks/papers/all.py --quick                  smoke test of some minutes
+    python benchmarks/papers/all.py --only ntk_table2        one or several scripts
+    python benchmarks/papers/all.py --page                   only write the page, from existing results
 
-A run that is stopped goes on where it was. A case that fails does not stop the others; the exit status is then 1. The
-page is docs/results/papers.md, with its pictures beside it; that of quick runs is
+An interrupted run resumes where it stopped. A failed case does not stop the others; the exit status is then 1. The page
+is docs/results/papers.md, with its pictures in the same folder. Quick runs write to
 benchmarks/papers/results/quick/papers.md.
 """
 
@@ -44,35 +44,36 @@ I. Han, A. Zandieh, H. Avron, "Random Gegenbauer Features for Scalable Kernel Me
 [arXiv:2202.03474](https://arxiv.org/abs/2202.03474).""",
 }
 INTRODUCTION = """\
-ntkit implements three papers. Here is every table and figure of theirs that can be measured, done with ntkit, the
-paper's beside ours. `make papers` runs all of it again and writes this page; `make papers PAPERS_ARGS='--device cuda'`
-does so on a GPU. What is already in the results files is not measured again. Scripts and results, and what they need,
-are in {folder}."""
+ntkit implements three papers. This page reproduces all their tables and figures that can be measured, and compares them
+with the published numbers. `make papers` runs the experiments and writes this page;
+`make papers PAPERS_ARGS='--device cuda'` uses a GPU. Existing results are not measured again. Scripts, results and
+requirements are in {folder}."""
 CLAIMS = """\
-A claim is a statement of the paper about its table or figure, or, where that is said, what its numbers show. Whether it
+A claim is a statement of the paper about its table or figure, or, where noted, a pattern in its numbers. Whether a
+claim
 holds here is computed from the results files."""
 ELSEWHERE = """\
-Statements of theorems that were tried on the way, not in a table or figure:
+We also tested statements of theorems that are not in a table or figure:
 
-- Song et al., Theorem 6.9 (sketched ridge regression) needs features within 1 ± ε of the kernel. Oblivious features in
-  smaller number than rows are not that: at small penalties the objective was up to hundreds of times the optimum.
+- Song et al., Theorem 6.9 (sketched ridge regression) needs features within 1 ± ε of the kernel. Fewer oblivious
+  features than rows do not satisfy this: at small penalties the objective was up to hundreds of times the optimum.
   See [sketched solutions]({design}/kernel-ridge.md#sketched-solutions).
-- Song et al., Theorem A.1 gives degree j of the Gaussian a number of components that grows like j². Shares in
-  proportion to the trace have a seventh of the error or less. See [series]({design}/sketches.md#series)."""
+- Song et al., Theorem A.1 gives degree j of the Gaussian a number of components that grows like j². Shares
+  proportional to the trace reduce the error to a seventh or less. See [series]({design}/sketches.md#series)."""
 NAMES = (
     "ntk_figure1", "ntk_figure2a", "ntk_table1", "ntk_table2", "power_table1", "gegenbauer_figure1",
     "gegenbauer_table2", "gegenbauer_table3", "gegenbauer_table4",
 )  # fmt: skip
-BOUNDS = "nothing to rerun; the growth of features is in {script}"  # Table 1 of Han et al.
+BOUNDS = "nothing to measure; {script} shows how the number of features grows"  # Table 1 of Han et al.
 
 
 @dataclass
 class Section:
-    """What the page shows of one table or figure."""
+    """The section of the page for one table or figure."""
 
     name: str
     module: ModuleType
-    content: dict  # of the results file
+    content: dict  # content of the results file
     report: str = ""
     claims: list = field(default_factory=list)
     pictures: list = field(default_factory=list)
@@ -100,7 +101,7 @@ class Section:
 
 
 def main():
-    """Run the experiments, list what is missing, write the page; returns the exit status."""
+    """Run the experiments, list missing cases, write the page; return the exit status."""
     args = options()
     modules, failed = load(NAMES)
     missing = []
@@ -109,7 +110,7 @@ def main():
         print(f"[{k}/{len(chosen)}] {name}: {modules[name].TITLE}", flush=True)
         try:
             missing += perform(modules[name], args)
-        except FailedCasesError as error:  # its tracebacks are printed
+        except FailedCasesError as error:  # perform has printed the tracebacks
             missing += error.missing
             failed.append(name)
             print("failed:", error)
@@ -133,19 +134,19 @@ def main():
         (folder / "papers.md").write_text(page(sections, folder, quick=args.quick))
         print("written:", folder / "papers.md")
     else:
-        print("not written:", folder / "papers.md", "(it would lack what failed)")
+        print("not written:", folder / "papers.md", "(failed sections would be missing)")
     return int(bool(failed))
 
 
 def options():
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", choices=NAMES, metavar="NAME", help=f"some of {', '.join(NAMES)}")
-    parser.add_argument("--page", dest="report", action="store_true", help="measure nothing, only write the page")
+    parser.add_argument("--page", dest="report", action="store_true", help="only write the page, from existing results")
     return arguments(parser).parse_args()
 
 
 def load(names):
-    """Modules by name, and the names of those that cannot be imported."""
+    """Import modules; return them by name, and the names that cannot be imported."""
     modules, failed = {}, []
     for name in names:
         try:
@@ -157,7 +158,7 @@ def load(names):
 
 
 def show(name, module, folder, *, quick=False):
-    """The section of a module; its pictures are written to the folder."""
+    """Return the section of a module and write its pictures to the folder."""
     runs = Runs(results_file(module, quick=quick))
     section = Section(name, module, runs.content)
     if found := list(runs):
@@ -168,15 +169,15 @@ def show(name, module, folder, *, quick=False):
 
 
 def page(sections, folder, *, quick=False):
-    """The page, in the Markdown of MyST."""
+    """Return the page as MyST Markdown."""
     parts = [
-        "# The papers' tables and figures, rerun",
-        *(["Quick runs, of few rows and seeds: the numbers below decide nothing."] if quick else []),
+        "# The papers' tables and figures, reproduced",
+        *(["Quick runs with few rows and seeds: the numbers below are not meaningful."] if quick else []),
         INTRODUCTION.format(folder=link("benchmarks/papers", HERE, folder)),
         CLAIMS,
         summary(sections, folder),
-        *(block for paper in PAPERS for block in of_paper(paper, sections, folder)),
-        "## Claims that did not hold for us",
+        *(block for paper in PAPERS for block in paper_blocks(paper, sections, folder)),
+        "## Claims that did not hold here",
         failures(sections),
         ELSEWHERE.format(design=os.path.relpath(HERE.parents[1] / "docs" / "design", folder)),
         "## Machines, versions and seeds",
@@ -189,19 +190,19 @@ def summary(sections, folder):
     rows = [(PAPERS[section.paper], section.item, cell(section.what), section.status) for section in sections]
     script = link("bench_zonal.py", HERE.parent / "bench_zonal.py", folder)
     rows.append((PAPERS["gegenbauer"], "Table 1", "bounds", BOUNDS.format(script=script)))
-    return text_table(("paper", "", "what", "claims"), rows)
+    return text_table(("paper", "item", "subject", "claims"), rows)
 
 
-def of_paper(paper, sections, folder):
-    """The part of one paper, in pieces."""
+def paper_blocks(paper, sections, folder):
+    """Yield the blocks of one paper."""
     yield f"## {PAPERS[paper]}"
     yield CITATIONS[paper]
     for section in sections:
         if section.paper == paper:
-            yield from of_section(section, folder)
+            yield from section_blocks(section, folder)
 
 
-def of_section(section, folder):
+def section_blocks(section, folder):
     yield f"### {section.module.TITLE}"
     script = link(f"{section.name}.py", HERE / f"{section.name}.py", folder)
     if not section.content["runs"]:
@@ -225,7 +226,7 @@ def failures(sections):
 
 
 def environments(sections):
-    """Which runs were made where, and with which versions."""
+    """Yield the tables of runs, machines and versions."""
     known, rows = [], []
     for section in sections:
         used = {}

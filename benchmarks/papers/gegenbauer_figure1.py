@@ -3,7 +3,7 @@
     python benchmarks/papers/gegenbauer_figure1.py
 
 The largest error on [−1, 1], at 4001 points, of expansions of e^{2t} (the Gaussian of length scale √½ on the sphere,
-but for a factor) and of the NTK of two ReLU layers. Taylor series are those of d = ∞, Chebyshev series of d = 2.
+up to a factor) and of the NTK of two ReLU layers. The Taylor series is the case d = ∞, the Chebyshev series d = 2.
 Nothing is random.
 """
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from experiment import Claim, main, markdown_table, pyplot, select
 
 TITLE = "Figure 1: errors of Gegenbauer series"
-PAPER = {"degree": 15, "kernels": ("gaussian", "ntk"), "dimensions": (2, 4, 8, 32)}  # no numbers in print
+PAPER = {"degree": 15, "kernels": ("gaussian", "ntk"), "dimensions": (2, 4, 8, 32)}  # the paper prints no numbers
 BASES = {"taylor": "Taylor (d = ∞)", 32: "d = 32", 8: "d = 8", 4: "d = 4", 2: "Chebyshev (d = 2)"}
 KERNELS = {"gaussian": "Gaussian, $e^{2t}$", "ntk": "NTK of two ReLU layers"}
 DEGREES = range(1, 41)
@@ -44,14 +44,14 @@ def measure(*, kernel, basis, degree):
         a = 2.0**j / factorial(j) if kernel == "gaussian" else relu_ntk_taylor(2, degree)
         series = [polyval(t, a[: q + 1]) for q in range(1, degree + 1)]
     else:
-        of = {"kernel": 2.0**j / factorial(j)} if kernel == "gaussian" else {"kernel": "ntk", "depth": 2}
-        c = gegenbauer_coefficients(degree=degree, n_features=basis, **of)
+        spec = {"kernel": 2.0**j / factorial(j)} if kernel == "gaussian" else {"kernel": "ntk", "depth": 2}
+        c = gegenbauer_coefficients(degree=degree, n_features=basis, **spec)
         series = [gegenbauer_series(c[: q + 1], t, basis) for q in range(1, degree + 1)]
     return {"errors": [float(np.abs(values - exact).max()) for values in series]}
 
 
 def errors_of(runs, kernel):
-    """Errors by basis, from degree 1 on."""
+    """Return the errors by basis, from degree 1."""
     found = {run["basis"]: run["errors"] for run in select(runs, kernel=kernel)}
     return {basis: found[basis] for basis in BASES if basis in found}
 
@@ -73,14 +73,14 @@ def _at(values, degree):
 
 def _differences(runs):
     text = (
-        "Where we differ: the paper stops at degree 15, since its coefficients, by adaptive quadrature, are unstable "
-        "beyond in high dimensions; ours are stable for all degrees, so the curves go on."
+        "Differences from the paper: the paper stops at degree 15, because its coefficients, computed by adaptive "
+        "quadrature, are unstable for higher degrees in high dimensions. Ours are stable for all degrees."
     )
     ntk = {basis: values for basis, values in errors_of(runs, "ntk").items() if len(values) > PAPER["degree"]}
     if ntk:
         best = min(ntk, key=lambda basis: ntk[basis][-1])
         text += (
-            f" The NTK needs these degrees: its smallest error falls from {min(v[14] for v in ntk.values()):.1e} at "
+            f" The NTK needs higher degrees: its smallest error falls from {min(v[14] for v in ntk.values()):.1e} at "
             f"degree 15 to {ntk[best][-1]:.1e} at {len(ntk[best])}."
         )
     return text

@@ -2,9 +2,9 @@
 
     python benchmarks/papers/gegenbauer_table2.py
 
-The paper does not say its length scale. ℓ = √½ is the kernel exp(−‖x − y‖²) of its Figure 1; of √½ and 1, tried on
-12 000 rows of elevation of another draw, it was nearer to the paper's errors. A second run has ℓ chosen: the best of
-some for Nyström features on 12 000 rows, a draw of its own from the same table, so that test rows are among them.
+The paper does not state its length scale. ℓ = √½ is the kernel exp(−‖x − y‖²) of its Figure 1; of √½ and 1, tried on
+12 000 rows of another draw of elevation, it was closer to the paper's errors. A second run tunes ℓ for Nyström features
+on a grid with 12 000 rows, a separate draw from the same table that contains some test rows.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ METHODS = (
     "nystroem", "sklearn", "fourier", "orthogonal", "fastfood", "maclaurin", "maclaurin, paper", "taylor",
     "definition 8", "gegenbauer",
 )  # fmt: skip
-SCALES = {"paper": "ℓ = √½", "chosen": "ℓ chosen"}
+SCALES = {"paper": "ℓ = √½", "chosen": "tuned ℓ"}
 _ROWS = (
-    "12 000 rows, another draw from the same table (about a quarter of the test rows of protein are among them, fewer "
-    "of the other sets)"
+    "12 000 rows, another draw from the same table (which contains about a quarter of the test rows of protein, and "
+    "fewer of the other data sets)"
 )
 
 
@@ -71,7 +71,7 @@ def report(runs):
             if scale == "chosen":
                 used = {r["data"]: r["lengthscale_used"] for r in here}
                 chosen = ", ".join(f"{name} {value:g}" for name, value in used.items())
-                lines += ["", f"With ℓ chosen, the best of some for Nyström features on {_ROWS}: {chosen}."]
+                lines += ["", f"Tuned ℓ, the best for Nyström features on {_ROWS}: {chosen}."]
             methods = shared.methods_of(here) or METHODS
             paper = PAPER if scale == "paper" else {}
             lines += ["", shared.regression_table(f"{device}, {text}", here, paper, methods)]
@@ -79,15 +79,15 @@ def report(runs):
 
 
 def _differences(runs):
-    text = f"Where we differ: {shared.DATA}"
+    text = f"Differences from the paper: {shared.DATA}"
     here = _deciding(runs)
     errors = shared.ranking(select(here, data="elevation"), shared.NAMES)
     if errors:
         there = {method: PAPER["elevation"][shared.NAMES[method]][0] for method in errors}
         ratios = ", ".join(f"{shared.NAMES[k]} {errors[k] / there[k]:.2f}" for k in shared.NAMES if k in errors)
         text += (
-            " The length scale is not in print; √½ was taken since Figure 1 has that kernel and since, of √½ and 1, it "
-            "was nearer to the paper's errors on rows of elevation of another draw. Our errors on elevation over the "
+            " The paper does not state its length scale. We use √½, the kernel of its Figure 1; of √½ and 1, it was "
+            "closer to the paper's errors on another draw of elevation. Our errors on elevation relative to the "
             f"paper's: {ratios}."
         )
     if better := _whole_degrees(runs):
@@ -96,7 +96,7 @@ def _differences(runs):
 
 
 def _whole_degrees(runs):
-    """Definition 8 against whole degrees where ℓ is chosen."""
+    """Compare Definition 8 with whole degrees for tuned ℓ."""
     found = []
     for name in shared.SIZES:
         here = select(fullest(select(runs, lengthscale="chosen")), data=name)
@@ -105,11 +105,11 @@ def _whole_degrees(runs):
             found.append(f"{name} {pair[0]:.3f} and {pair[1]:.3f}")
     if not found:
         return ""
-    return f"With ℓ chosen, Definition 8 and our `GegenbauerFeatures` have errors of {'; '.join(found)}."
+    return f"With tuned ℓ, the errors of Definition 8 and our `GegenbauerFeatures` are: {'; '.join(found)}."
 
 
 def _deciding(runs):
-    """Claims are decided with the length scale taken for the paper's."""
+    """Return the runs that decide claims: those with the length scale assumed for the paper."""
     return fullest(select(runs, lengthscale="paper"))
 
 
@@ -119,9 +119,9 @@ def claims(runs):
     ranks = {name: list(errors.items()) for name, errors in ranks.items() if len(errors) == len(shared.NAMES)}
     places = {name: [method for method, _ in rank].index("definition 8") for name, rank in ranks.items()}
     texts = {
-        "elevation": ("On elevation Gegenbauer features are among the best two of the six maps", {0, 1}),
-        "airtemp": ("On climate data Gegenbauer features are the best of the six (also on CO₂, not measured)", {0}),
-        "protein": ("In nine dimensions (proteins) other maps are better", set(range(1, 6))),
+        "elevation": ("On elevation, Gegenbauer features are among the best two of the six maps", {0, 1}),
+        "airtemp": ("On climate data, Gegenbauer features are the best of the six (also on CO₂, not measured)", {0}),
+        "protein": ("In nine dimensions (protein), other maps are better", set(range(1, 6))),
     }
     out = [
         Claim(text, places[name] in right, shared.listed(dict(ranks[name])))
@@ -131,7 +131,7 @@ def claims(runs):
     if slower := shared.slowdown(here, shared.SIZES):
         out.append(
             Claim(
-                "Nyström features take much longer than Gegenbauer features (22, 22 and 2.9 times there)",
+                "Nyström features take much longer than Gegenbauer features (22, 22 and 2.9 times in the paper)",
                 min(slower.values()) >= 2,
                 ", ".join(f"{name} {ratio:.1f} times" for name, ratio in slower.items()),
             )

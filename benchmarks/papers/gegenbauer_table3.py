@@ -2,9 +2,9 @@
 
     python benchmarks/papers/gegenbauer_table3.py
 
-Unit rows of standardized columns, categories as numbers, ℓ = √½, three starts each. The objective is the mean squared
-distance to the nearest centre, in the space of the features and, of the same clusters, in that of the exact kernel
-(estimated on 10 000 rows).
+Columns are standardized, with categories as numbers, and rows have norm 1; ℓ = √½; three starts each. The objective is
+the mean squared distance to the nearest centre, in the space of the features, and for the same clusters in the space of
+the exact kernel (estimated on 10 000 rows).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ METHODS = (
     "nystroem", "fourier", "orthogonal", "fastfood", "maclaurin", "maclaurin, paper", "taylor", "definition 8",
     "gegenbauer",
 )  # fmt: skip
-HIGH = ("mushroom", "connect4")  # the sets of more columns, on which the paper does not come first
+HIGH = ("mushroom", "connect4")  # the data sets with most columns, on which the paper's map is not the best
 
 
 def cases(args):
@@ -64,7 +64,7 @@ def cases(args):
 
 @lru_cache(maxsize=1)
 def cluster_rows(name):
-    """Unit rows of standardized columns, categories as numbers as in the paper, and the number of clusters."""
+    """Return unit rows of standardized columns, with categories as numbers as in the paper, and the cluster count."""
     data = dataset(name)
     X = np.asarray(data.X, dtype=np.float64)
     if name == "abalone":  # sex as one number; three classes of ages
@@ -96,7 +96,7 @@ def measure(*, data, method, n, m, seed, device):
     (X,) = on_device(device, X[:n])
     features = make(method, "gaussian", m, seed, lengthscale=LENGTHSCALE)
     model = FeatureKMeans(features, n_clusters, n_init=3, random_state=seed)
-    model.fit(X if device == "cuda" else X[: 2 * m])  # compiled code loads; that of a GPU depends on shapes
+    model.fit(X if device == "cuda" else X[: 2 * m])  # loads compiled code; GPU code depends on the shape
     with Meter(device) as meter:
         model.fit(X)
     kernel = float(model.kernel_objective(X, n_samples=10000, random_state=0))
@@ -109,8 +109,9 @@ def report(runs):
     m = ", ".join(str(m) for m in sorted({run["m"] for run in runs}))
     draws = len({run["seed"] for run in runs})
     text = (
-        f"m = {m} features, ℓ = √½, three starts each, {draws} draws. The paper's objective, then ours in the space of "
-        "the features, then, in parentheses, that of the same clusters in the space of the exact kernel. "
+        f"m = {m} features, ℓ = √½, three starts each, {draws} draws. Cells show the paper's objective, then ours in "
+        "the space of the features and, in parentheses, the objective of the same clusters in the space of the exact "
+        "kernel. "
     )
     lines = [f"{text}{machines(runs)}."]
     for device in devices_of(runs):
@@ -130,7 +131,7 @@ def report(runs):
             (ROWS[method], *(_seconds(select(here, data=name, method=method)) for name in PAPER))
             for method in methods_of(here)
         ]
-        times = markdown_table((f"{device}, seconds of a fit, median", *PAPER), times)
+        times = markdown_table((f"{device}, median seconds of a fit", *PAPER), times)
         lines += ["", markdown_table(header, rows), "", noted(times)]
     return "\n".join([*lines, "", _differences(runs)])
 
@@ -146,16 +147,16 @@ def _seconds(runs):
 
 def _differences(runs):
     text = (
-        "Where we differ: the length scale and whether columns were standardized are not in print; √½ is that of "
-        "Figure 1. PolySketch is our `DotProductSketch`, Gegenbauer Definition 8 up to degree 15. An objective in the "
-        "space of the features is small also where the features leave out a part of the kernel, so it does not tell "
-        "how good the clusters are."
+        "Differences from the paper: it does not state its length scale (√½ is the one of Figure 1) or whether columns "
+        "were standardized. PolySketch is our `DotProductSketch`, Gegenbauer is Definition 8 up to degree 15. The "
+        "objective in the space of the features is also small if the features miss a part of the kernel, so it does "
+        "not measure how good the clusters are."
     )
     here = fullest(runs)
     nystroem = {name: mean(select(here, data=name, method="nystroem"), "features") for name in PAPER}
     apart = {name: abs(value - PAPER[name]["nystroem"]) for name, value in nystroem.items() if value is not None}
     if apart:
-        text += f" Nyström's objectives here and there differ by {max(apart.values()):.3f} at most."
+        text += f" Our objectives of Nyström features differ from the paper's by at most {max(apart.values()):.3f}."
     spreads = {}
     for name in PAPER:
         values = [mean(select(here, data=name, method=method), "kernel") for method in methods_of(here)]
@@ -164,7 +165,7 @@ def _differences(runs):
             spreads[name] = 100 * (max(values) / min(values) - 1)
     if spreads:
         shown = ", ".join(f"{name} {spread:.1f} %" for name, spread in spreads.items())
-        text += f" By the objective of the exact kernel the worst map is behind the best by: {shown}."
+        text += f" By the objective of the exact kernel, the worst map is behind the best by: {shown}."
     return text
 
 
@@ -179,8 +180,11 @@ def claims(runs):
             evidence[name] = f"{name} {values['definition 8']:.3f}, {NAMES[others]} {values[others]:.3f}"
     out = []
     texts = (
-        ("In few columns (all sets but two) Gegenbauer features have the smallest objective, or share it", False),
-        ("On the two sets of most columns (mushroom, connect4) another map has a smaller one", True),
+        (
+            "With few columns (all data sets but two), Gegenbauer features have the smallest objective, or share it",
+            False,
+        ),
+        ("On the two data sets with most columns (mushroom, connect4), another map has a smaller objective", True),
     )
     for text, high in texts:
         names = [name for name in first if (name in HIGH) == high]

@@ -46,13 +46,14 @@ def report(runs):
 
 
 def _differences(runs):
-    text = f"Where we differ: {shared.DATA} Proteins are not in the paper's Table 4."
+    text = f"Differences from the paper: {shared.DATA} Protein is not in the paper's Table 4."
     here = fullest(runs)
     errors = shared.ranking(select(here, data="elevation"), COMPARED)
     if "taylor" in errors:
         text += (
-            f" The paper's PolySketch has the error of its Maclaurin features ({PAPER['elevation']['PolySketch'][0]:g} "
-            f"on elevation); a sketch whose degrees share the features by their weight has {errors['taylor']:.3f}."
+            " The paper's PolySketch has the same error as its Maclaurin features "
+            f"({PAPER['elevation']['PolySketch'][0]:g} on elevation); a sketch whose degrees share the features by "
+            f"their weight has {errors['taylor']:.3f}."
         )
     return text
 
@@ -67,7 +68,7 @@ def claims(runs):
         shown = "; ".join(f"{name}: {shared.listed(errors)}" for name, errors in ranks.items())
         out.append(
             Claim(
-                "Of the maps that need no landmarks Gegenbauer features have the smallest error (CO₂ not measured)",
+                "Gegenbauer features have the smallest error of the maps without landmarks (CO₂ not measured)",
                 all(method == "definition 8" for method in best),
                 shown,
             )
@@ -82,8 +83,8 @@ def claims(runs):
     if slower := shared.slowdown(here, ("elevation", "airtemp")):
         out.append(
             Claim(
-                "Nyström features take many times as long as Gegenbauer features (up to 29 times there; here we ask "
-                "for 10 on one of the sets)",
+                "Nyström features take many times as long as Gegenbauer features (up to 29 times in the paper; the "
+                "criterion here is 10 times on one of the data sets)",
                 max(slower.values()) >= 10,
                 ", ".join(f"{name} {ratio:.1f} times" for name, ratio in slower.items()),
             )

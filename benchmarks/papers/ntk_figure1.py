@@ -2,7 +2,7 @@
 
     python benchmarks/papers/ntk_figure1.py
 
-Nothing is random here. Seconds on any machine.
+Nothing is random. It takes seconds on any machine.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ ABOUT = {
     "least squares": "least squares over t",
     "non-negative": "`nonnegative_polynomial`: coefficients ≥ 0, exact at t = 1",
 }
-CLOSE = 0.01  # of K(1): what we call tight
-FLAT = 0.05  # of K(1): what we call nearly constant
+CLOSE = 0.01  # largest error, relative to K(1), that counts as close
+FLAT = 0.05  # largest deviation, relative to K(1), that counts as nearly constant
 
 
 def cases(args):  # noqa: ARG001
@@ -40,11 +40,11 @@ def measure(*, part, depth, degree=None, fit=None):
 
 
 def cosines():
-    return np.cos(np.linspace(np.pi, 0, 20001))  # dense near ±1, where the functions bend
+    return np.cos(np.linspace(np.pi, 0, 20001))  # dense near ±1, where the functions have large curvature
 
 
 def knee(depth):
-    """Values of K/(L + 1) on the flat part, and how far from 1 it has come half way from 0.3 to 1."""
+    """Return values of K/(L + 1) on the plateau, and 1 − t where it is half way from 0.3 to 1."""
     from ntkit.kernels import relu_ntk
 
     t = cosines()
@@ -55,7 +55,7 @@ def knee(depth):
 
 
 def polynomial(depth, degree, fit):
-    """A polynomial for K, as a function."""
+    """Return a polynomial that approximates K."""
     from numpy.polynomial import Chebyshev, Polynomial
 
     from ntkit.kernels import nonnegative_polynomial, relu_ntk, relu_ntk_taylor
@@ -74,7 +74,7 @@ def polynomial(depth, degree, fit):
 
 
 def fit_error(depth, degree, fit):
-    """Largest and root mean squared error over [−1, 1], relative to K(1) = L + 1."""
+    """Return the largest and the root mean squared error over [−1, 1], relative to K(1) = L + 1."""
     from ntkit.kernels import relu_ntk
 
     t = cosines()
@@ -85,13 +85,16 @@ def fit_error(depth, degree, fit):
 
 
 def report(runs):
-    lines = ["Left: K(t)/(L + 1). The paper names a plateau of about 0.3, then a sharp rise to 1 at t = 1.", ""]
+    lines = ["Left: K(t)/(L + 1). The paper describes a plateau of about 0.3, then a sharp rise to 1 at t = 1.", ""]
     rows = [
         (f"L = {run['depth']}", *(f"{run[key]:.3f}" for key in ("at_-1", "at_0", "at_0.5", "at_1", "half_way")))
         for run in select(runs, part="left")
     ]
     lines += [markdown_table(("", "t = −1", "t = 0", "t = 0.5", "t = 1", "1 − t at 0.65"), rows), ""]
-    lines += ["Right: errors of polynomials of degree 8 for L = 3, relative to K(1). The paper shows one, unnamed.", ""]
+    lines += [
+        "Right: errors of polynomials of degree 8 for L = 3, relative to K(1). The paper shows one of unnamed kind.",
+        "",
+    ]
     rows = [
         (ABOUT[run["fit"]], f"{run['largest']:.4f}", f"{run['largest_at']:.3f}", f"{run['largest_to_0.9']:.4f}",
          f"{run['rms']:.4f}")
@@ -103,16 +106,16 @@ def report(runs):
 
 
 def _differences(runs):
-    text = "Where we differ: the curves are the same functions; the paper gives no numbers for them."
+    text = "Differences from the paper: the curves are the same functions; the paper gives no numbers for them."
     fits = select(runs, part="right")
     if fits:
         best = min(fits, key=lambda run: run["largest"])
         text += (
-            f" How close a polynomial of degree 8 comes depends on where one looks: the least of the largest errors is "
+            " How close a polynomial of degree 8 comes depends on t: the smallest of the largest errors is "
             f"{100 * best['largest']:.1f} % of K(1), near t = {best['largest_at']:.2f}, because K has a root "
-            f"singularity at 1; within abs(t) ≤ 0.9 the best fit stays within "
-            f"{100 * min(run['largest_to_0.9'] for run in fits):.2f} %. The fit with coefficients ≥ 0, which is what "
-            "can be sketched, is less close there."
+            "singularity at 1; for abs(t) ≤ 0.9 the best fit is within "
+            f"{100 * min(run['largest_to_0.9'] for run in fits):.2f} %. The fit with coefficients ≥ 0, which "
+            "sketching requires, is less close there."
         )
     return text
 
@@ -125,9 +128,9 @@ def claims(runs):
         last = left[-1]
         flat = max(abs(last[key] - PAPER["plateau"]) for key in ("at_-1", "at_0", "at_0.5")) <= FLAT
         found.append(Claim(
-            "With growing depth the function nears a knee: flat at about 0.3 (L + 1), then a rise to L + 1",
+            "With growing depth the function approaches a knee: flat at about 0.3 (L + 1), then a rise to L + 1",
             bool(flat and all(np.diff(spread) < 0) and abs(last["at_1"] - 1) < 1e-6),
-            f"between t = −1 and 0.5 K/(L + 1) rises by {spread[0]:.3f} at L = {left[0]['depth']} and by "
+            f"from t = −1 to 0.5, K/(L + 1) rises by {spread[0]:.3f} at L = {left[0]['depth']} and by "
             f"{spread[-1]:.3f}, from {last['at_-1']:.3f} to {last['at_0.5']:.3f}, at L = {last['depth']}",
         ))  # fmt: skip
         scaled = [run["depth_half_way"] for run in left]
@@ -139,7 +142,7 @@ def claims(runs):
     fits = select(runs, part="right")
     if fits:
         best = {key: min(fits, key=lambda run: run[key]) for key in ("rms", "largest")}
-        for key, text in (("rms", "in the mean over t"), ("largest", "at every t")):
+        for key, text in (("rms", "on average over t"), ("largest", "at every t")):
             run = best[key]
             found.append(Claim(
                 f"A polynomial of degree 8 is close to K of depth 3 {text} (within {CLOSE:.0%} of K(1))",

@@ -3,9 +3,9 @@
     python benchmarks/papers/ntk_figure2a.py                    up to 4096 features, 3 seeds
     python benchmarks/papers/ntk_figure2a.py --device cuda      up to 16384 features, 5 seeds
 
-Rows have norm 1. Ridge regression on indicators of the classes minus 1/10; the penalty is chosen on 2000 training rows
-held back at random, by their log loss. Test rows are for the accuracies reported only. The exact kernel, on as many
-training rows as fit, has its penalty chosen on 2000 training rows by their errors.
+Rows have norm 1. The targets of ridge regression are class indicators minus 1/10. The penalty is chosen by the log loss
+on 2000 random held-out training rows. Test rows are used only for the reported accuracies. The exact kernel uses the
+training rows that fit in memory; its penalty is chosen by the error rate on 2000 held-out training rows.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from experiment import (
 from papers._ntk import best_held_out
 
 TITLE = "Figure 2a: MNIST, features of the NTK of depth 1"
-PAPER = ("NTKRF", "NTKSketch", "GradRF")  # from the best to the worst; the figure has no numbers in print
+PAPER = ("NTKRF", "NTKSketch", "GradRF")  # from the best to the worst; the paper prints no numbers
 METHODS = (*PAPER, "NTKPolynomialSketch")
 EXACT = "exact NTK"
 SIZES = {"cpu": (512, 1024, 2048, 4096), "cuda": (512, 1024, 2048, 4096, 8192, 16384)}
 SEEDS = {"cpu": 3, "cuda": 5}
 EXACT_ROWS = {"cpu": (5000, 10000, 20000), "cuda": (5000, 10000, 20000, 60000)}
-ALPHAS = 2 * 10.0 ** -np.arange(1, 7)  # of the exact kernel, whose diagonal is 2; of equals the first is taken
+ALPHAS = 2 * 10.0 ** -np.arange(1, 7)  # of the exact kernel, whose diagonal is 2; the first wins a tie
 ONE_UNIT = 785  # features of GradRF for each hidden unit
-N_CHOICE = 5000  # rows that the exact kernel is fitted on to choose among these
-NARROW = 1.0  # points of accuracy: what we call a narrow distance
+N_CHOICE = 5000  # training rows of the exact kernel while its penalty is chosen
+NARROW = 1.0  # largest difference in percentage points that counts as close
 
 
 def cases(args):
@@ -63,7 +63,7 @@ def cases(args):
         for method in METHODS
         if method != "GradRF" or m >= ONE_UNIT
     ]
-    # All rows are one choice of rows; of fewer there are several.
+    # Only subsets of the rows depend on the seed.
     return features + [
         {"method": EXACT, "n": size, "seed": seed, "device": device}
         for size in exact
@@ -115,7 +115,7 @@ def feature_map(method, m, seed):
 
 
 def exact(X, y, X_test, y_test, seed, device):
-    """All rows at the penalty that is best on rows held back."""
+    """Choose the penalty on held-out rows, then fit all rows."""
     from ntkit import KernelRidgeClassifier
 
     def mistakes(labels, predictions):
@@ -123,7 +123,7 @@ def exact(X, y, X_test, y_test, seed, device):
 
     candidates = [KernelRidgeClassifier("ntk", alphas=alpha, depth=1, solver="direct") for alpha in ALPHAS.tolist()]
     if device == "cuda":
-        candidates[0].fit(X, y).predict(X_test)  # kernels are compiled
+        candidates[0].fit(X, y).predict(X_test)  # compiles the GPU kernels
     with Meter(device) as choosing:
         model = best_held_out(candidates, X, y, mistakes, n_fit=N_CHOICE, seed=seed)
     with Meter(device) as meter:
@@ -145,8 +145,9 @@ def exact_sizes(runs):
 
 def report(runs):
     text = (
-        "Test accuracy in % (mean ± deviation over seeds) and seconds of the fit (median over seeds): features, sums, "
-        f"choice of the penalty. {machines(runs)}. The paper shows curves without numbers."
+        "Test accuracy in % (mean ± standard deviation over seeds) and seconds of the fit (median over seeds), "
+        f"including features, sums and the choice of the penalty. {machines(runs)}. The paper shows curves without "
+        "numbers."
     )
     lines = [text]
     for device in devices_of(runs):
@@ -172,7 +173,7 @@ def _cell(runs, key):
 
 
 def _exact_ahead(runs):
-    """The exact kernel, on a part of the rows, where it is ahead of every map on all of them."""
+    """Say where the exact kernel on a part of the rows beats every map on all rows."""
     maps = [run for run in runs if run["method"] != EXACT]
     accuracies = [mean(select(maps, method=method, m=m), "accuracy") for method in METHODS for m in sizes_of(runs)]
     best = max((accuracy for accuracy in accuracies if accuracy is not None), default=100.0)
@@ -180,31 +181,32 @@ def _exact_ahead(runs):
         found = select(runs, method=EXACT, n=n)
         if mean(found, "accuracy") > best:
             return (
-                f"The exact kernel with {n} rows is ahead of every map here with all rows: "
-                f"{mean(found, 'accuracy'):.2f} % in {median(found, 'seconds'):.2f} s, against {best:.2f} % at best."
+                f"The exact kernel with {n} rows is more accurate than every map with all rows: "
+                f"{mean(found, 'accuracy'):.2f} % in {median(found, 'seconds'):.2f} s; the best map has {best:.2f} %."
             )
     return ""
 
 
 def _jump(runs):
-    """Where more features take less time."""
+    """Explain why 1024 features take longer than 2048, if they do."""
     seconds = {m: median(select(runs, method="NTKSketch", m=m), "seconds") for m in (1024, 2048)}
     if None in seconds.values() or seconds[1024] <= seconds[2048]:
         return ""
     return (
-        "1024 features take longer than 2048, probably since up to 1024 the ridge regression uses eigenvectors, above "
-        "that Cholesky factors."
+        "1024 features take longer than 2048, probably because ridge regression uses an eigendecomposition up to 1024 "
+        "features and a Cholesky factorization above."
     )
 
 
 def _differences(runs):
     others = "`NTKPolynomialSketch` and the exact kernel are" if exact_sizes(runs) else "`NTKPolynomialSketch` is"
     text = (
-        f"Where we differ: {others} not in the paper's figure. The paper chooses the penalty by the accuracy on "
-        "training rows held back, we by their log loss (of the exact kernel by their accuracy). The preparation of the "
-        "images and the size of the paper's maps within a given number of features are not in print; ours are unit "
-        "norm and the defaults of the classes. GradRF has 785 features for each hidden unit, and as many units as fit "
-        "into m: one at 1024, 20 at 16384, none below 785."
+        f"Differences from the paper: {others} not in the paper's figure. The paper chooses the penalty by the "
+        "accuracy on held-out training rows, we choose it by their log loss (for the exact kernel, by their accuracy). "
+        "The paper does not state how it prepares the images or which internal sizes its maps have for a given number "
+        "of features; our images have norm 1, and our maps use the defaults of their classes. GradRF has 785 features "
+        "for each hidden unit, and the largest number of units that fits in m: one at 1024, 20 at 16384, none below "
+        "785."
     )
     device, here = _deciding(runs)
     sizes = sizes_of(here)
@@ -220,7 +222,7 @@ def _differences(runs):
 
 
 def _deciding(runs):
-    """A device and its runs."""
+    """Return the device with the most runs, and its runs."""
     here = fullest(runs)
     return next(iter(devices_of(here)), "cpu"), here
 
@@ -238,11 +240,11 @@ def claims(runs):
     widest = max(behind, key=lambda m: abs(behind[m]))
     return [
         Claim(
-            "Of the paper's three maps NTKRF has the highest test accuracy at every number of features",
+            "NTKRF has the highest test accuracy of the paper's three maps at every number of features",
             all(best), f"at {sum(best)} of {len(best)} sizes on {device}; {numbers}",
         ),
         Claim(
-            f"NTKSketch is close behind NTKRF (within {NARROW:g} point of accuracy)",
+            f"NTKSketch is close behind NTKRF (within {NARROW:g} percentage point)",
             all(-NARROW <= value <= NARROW for value in behind.values()),
             f"largest difference {behind[widest]:+.2f} points, at m = {widest}",
         ),
@@ -277,7 +279,7 @@ def plot(runs, folder):
         axes[1].set(xscale="log", xlabel="seconds: features and ridge regression")
         lowest = min((run["accuracy"] for run in here if run["method"] != "GradRF"), default=0.0)
         bottom, top = axes[0].get_ylim()
-        axes[0].set_ylim(max(lowest - 8, bottom), min(top, 100))  # a few gradients may know nothing at all
+        axes[0].set_ylim(max(lowest - 8, bottom), min(top, 100))  # GradRF with few features can be at chance level
         figure.legend(*axes[1].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False)
         figure.suptitle(f"MNIST, NTK of depth 1, {machines(here).partition(': ')[2]}")
         names.append(f"ntk_figure2a_{device}.png")

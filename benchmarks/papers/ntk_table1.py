@@ -3,11 +3,12 @@
     python benchmarks/papers/ntk_table1.py --device cuda      all images; a GPU is needed
     python benchmarks/papers/ntk_table1.py --quick            200 images of 8 × 8 pixels, on any machine
 
-The penalty is chosen on 5000 training images held back at random; test images are for the accuracies reported only.
-GradRF has the gradients of a network of three convolutions of 3 × 3 with 22, 30 or 48 channels, global average pooling
-and a dense layer, all trained: these have the 9328, 17040 and 42816 weights that the paper names. The exact kernel is
-out of reach for all images here too: its time is measured on few of them and extrapolated, and its accuracy is that of
-a small part of the images, beside CNTKSketch on the same part; there both penalties are chosen by rows left out.
+The penalty is chosen on 5000 random held-out training images; test images are used only for the reported accuracies.
+GradRF uses the gradients of all weights of a network with three 3 × 3 convolutions of 22, 30 or 48 channels, global
+average pooling and a dense layer; these networks have the 9328, 17040 and 42816 weights of the paper. The exact kernel
+of all images is out of reach here too: its time is measured on few images and extrapolated, and its accuracy is
+measured on a small subset of the images, like CNTKSketch on that subset; there both penalties are chosen by
+leave-one-out error.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ PAPER = {
     "CNTKSketch": {4096: (67.58, 780), 8192: (70.46, 1870), 16384: (72.06, 5160)},
     "GradRF": {9328: (62.49, 300), 17040: (62.57, 360), 42816: (65.21, 580)},
 }  # accuracy in %, seconds
-PAPER_EXACT, PAPER_EXACT_SECONDS, PAPER_CNN = 70.47, 1e6, 63.81  # both accuracies are those of Arora et al. (2019)
-TIMES_SLOWER = 150  # exact kernel against CNTKSketch, by the paper
-HIDDEN = {16384: 1024}  # hidden components of CNTKSketch, else 512
+PAPER_EXACT, PAPER_EXACT_SECONDS, PAPER_CNN = 70.47, 1e6, 63.81  # both accuracies are from Arora et al. (2019)
+TIMES_SLOWER = 150  # time of the exact kernel relative to CNTKSketch, according to the paper
+HIDDEN = {16384: 1024}  # m: hidden components of CNTKSketch; 512 for other m
 ALPHAS = 10.0 ** np.arange(-6, 1)  # of the exact kernel, relative to its mean diagonal
 ALL = {"n": 50000, "n_test": 10000, "side": 32}
-PART = {"n": 1000, "n_test": 500, "side": 32}  # a million pairs of images for the exact kernel
+PART = {"n": 1000, "n_test": 500, "side": 32}  # the exact kernel needs a million pairs of images
 
 
 def cases(args):
@@ -60,7 +61,7 @@ def cases(args):
         pairs, seeds = 12, (0,)
         sizes = {"CNTKSketch": (256, 512), "GradRF": (128,)}
     elif args.device != "cuda":
-        raise UnavailableError("60 000 images take a GPU: --device cuda (or --quick)")
+        raise UnavailableError("60 000 images need a GPU: use --device cuda (or --quick)")
 
     def case(method, images="standardized", *, seed=0, **others):
         return {"method": method, "images": images, **others, "seed": seed, "device": args.device}
@@ -82,7 +83,7 @@ def load():
 
 
 def pictures(n, n_test, side):
-    """The first images and labels of both parts, every (32/side)-th pixel."""
+    """Return the first training and test images, with every (32/side)-th pixel, and their labels."""
     data, step = load(), 32 // side
     parts = (data.X[:n], data.X_test[:n_test])
     return *(np.ascontiguousarray(X[:, ::step, ::step]) for X in parts), data.y[:n], data.y_test[:n_test]
@@ -113,7 +114,7 @@ def feature_map(method, m, seed, device):
 
 
 def features_and_ridge(features, images, parts, labels, device, seed):
-    """Features of all images, from host memory, then ridge regression on them."""
+    """Measure features of all images, starting from host memory, and ridge regression on them."""
     from sklearn.preprocessing import FunctionTransformer
 
     from ntkit import FeatureRidgeClassifier, ImageStandardizer, ZCAWhitening
@@ -121,12 +122,12 @@ def features_and_ridge(features, images, parts, labels, device, seed):
     whitening = ZCAWhitening(regularization=1.0, per_image=False)
     first = whitening if images == "whitened" else ImageStandardizer()
     (few,) = on_device(device, parts[0][:256])
-    features.fit_transform(first.fit(few).transform(few))  # kernels are compiled
+    features.fit_transform(first.fit(few).transform(few))  # compiles the GPU kernels
     with Meter(device) as meter:
         X, X_test = on_device(device, *parts)
         Z = features.fit_transform(first.fit(X).transform(X))
         Z_test = features.transform(first.transform(X_test))
-    # A small part has no rows to hold back: there every row of 1000 is predicted without itself.
+    # A small subset has no rows to hold out, so α is chosen by leave-one-out error on 1000 rows.
     selection = {"selection": "holdout", "n_selection": 5000} if len(X) > PART["n"] else {"n_selection": 1000}
     model = FeatureRidgeClassifier(FunctionTransformer(), **selection, random_state=seed)
     with Meter(device) as solving:
@@ -138,11 +139,11 @@ def features_and_ridge(features, images, parts, labels, device, seed):
 
 
 def exact_time(X, device):
-    """Pairs of images a second, and what all pairs of 60 000 images would take at that rate."""
+    """Measure pairs of images per second, and extrapolate to all pairs of 60 000 images."""
     from ntkit.kernels import cntk
 
     X = standardized(X, device)[0]
-    cntk(X[:8], depth=3)  # kernels are compiled
+    cntk(X[:8], depth=3)  # compiles the GPU kernels
     with Meter(device) as meter:
         cntk(X, depth=3)
     rate = len(X) * (len(X) + 1) / 2 / meter.seconds
@@ -172,20 +173,20 @@ def standardized(X, device, *others):
 
 
 def whole(runs, method, images="standardized", **others):
-    """Runs on all images (on the most, of quick runs), not those on a part."""
+    """Return the runs on all images (in quick runs: on the largest number), not on a subset."""
     found = select(runs, method=method, images=images)
     return select(found, n=max((run["n"] for run in found), default=0), **others)
 
 
 def report(runs):
-    lines = [f"Accuracy in %; seconds of features and ridge regression. {machines(runs)}; paper: {PAPER_HARDWARE}.", ""]
-    rows = []
+    text = f"Accuracy in %; seconds for features and ridge regression. {machines(runs)}; paper: {PAPER_HARDWARE}."
+    lines, rows = [text, ""], []
     for method, images in (("CNTKSketch", "standardized"), ("GradRF", "standardized"), ("CNTKSketch", "whitened")):
         sizes = {run["m"] for run in whole(runs, method, images)} | set(PAPER[method])
         rows += [_row(runs, method, images, m) for m in sorted(sizes)]
     time = select(runs, method="exact CNTK, time")
-    hours = f"{time[0]['extrapolated_seconds']:.0f} (extrapolated)" if time else "–"
-    rows.append(("exact CNTK", "", f"{PAPER_EXACT} (Arora et al.)", "> 1000000", "", "", "–", hours, ""))
+    exact_seconds = f"{time[0]['extrapolated_seconds']:.0f} (extrapolated)" if time else "–"
+    rows.append(("exact CNTK", "", f"{PAPER_EXACT} (Arora et al.)", "> 1000000", "", "", "–", exact_seconds, ""))
     rows.append(("CNN", "", f"{PAPER_CNN} (Arora et al.)", "", "", "", "–", "", ""))
     header = (
         "", "m", "paper: accuracy", "s", "authors' code on one H200: accuracy", "s, features alone", "ours: accuracy",
@@ -195,10 +196,10 @@ def report(runs):
     for exact_run in select(runs, method="exact CNTK"):
         same = select(runs, method="CNTKSketch", n=exact_run["n"], n_test=exact_run["n_test"])
         text = (
-            f"A part only, {exact_run['n']} training and {exact_run['n_test']} test images: exact CNTK "
+            f"On a subset of {exact_run['n']} training and {exact_run['n_test']} test images: exact CNTK "
             f"{exact_run['accuracy']:.1f} % in {exact_run['seconds']:.1f} s, CNTKSketch "
             f"{mean_deviation(same, 'accuracy', 1)} % in {mean_deviation(same, 'seconds', 1)} s. With so few test "
-            f"images an accuracy has a standard error of {_standard_error(exact_run):.1f} points."
+            f"images, an accuracy has a standard error of {_standard_error(exact_run):.1f} points."
         )
         lines += ["", text]
     return "\n".join([*lines, "", _differences(runs)])
@@ -223,12 +224,12 @@ def _row(runs, method, images, m):
 
 def _differences(runs):
     text = (
-        "Where we differ: `CNTKSketch` computes in bfloat16 on a GPU, with 512 hidden components (1024 at m = 16384), "
-        "and departs from the letter of Definition 3 where that is faster or more accurate: "
-        "[how](../design/convolutional.md). Whitened images (ZCA) are not in the paper, which does not print what it "
-        "does to images; the others have channels of mean 0 and variance 1. The accuracies of the exact CNTK and the "
-        "CNN are copied, by the paper too. The time of our exact kernel is that of the matrix of 60 000 images, "
-        "without a solver."
+        "Differences from the paper: `CNTKSketch` computes in bfloat16 on a GPU, with 512 hidden components (1024 at m "
+        "= 16384), and deviates from Definition 3 where that is faster or more accurate: see [convolutional "
+        "features](../design/convolutional.md). The paper does not state how it prepares images. Whitened images (ZCA) "
+        "are not in the paper; the other images have channels of mean 0 and variance 1. The accuracies of the exact "
+        "CNTK and the CNN are copied from Arora et al., as in the paper. The time of our exact kernel is for the "
+        "matrix of 60 000 images, without a solver."
     )
     behind = [
         f"{_signed(accuracy - PAPER['CNTKSketch'][m][0])} at m = {m}"
@@ -241,13 +242,13 @@ def _differences(runs):
         if (accuracy := mean(whole(runs, "GradRF", m=m), "accuracy")) is not None
     ]
     if behind:
-        text += f" Points of accuracy against the paper: CNTKSketch {', '.join(behind)}"
+        text += f" Accuracy minus the paper's in percentage points: CNTKSketch {', '.join(behind)}"
         text += f"; GradRF {', '.join(gradients)}." if gradients else "."
     return text
 
 
 def _signed(value):
-    return f"{round(value, 2) + 0.0:+.2f}"  # no −0.00
+    return f"{round(value, 2) + 0.0:+.2f}"  # avoids −0.00
 
 
 def claims(runs):
@@ -263,7 +264,7 @@ def claims(runs):
             sketch[top] > PAPER_EXACT, f"{sketch[top]:.2f} % at m = {top}",
         ))  # fmt: skip
         found.append(Claim(
-            "More features of CNTKSketch are more accurate (by its table)",
+            "CNTKSketch is more accurate with more features (from the paper's table)",
             bool(np.all(np.diff(list(sketch.values())) > 0)), ", ".join(f"{m}: {v:.2f} %" for m, v in sketch.items()),
         ))  # fmt: skip
     found += _against_gradients(sketch, gradient)
@@ -274,24 +275,24 @@ def claims(runs):
         found.append(Claim(
             f"The exact CNTK takes at least {TIMES_SLOWER} times as long as CNTKSketch with the most features",
             ratio >= TIMES_SLOWER,
-            f"{ratio:.0f} times: {time[0]['extrapolated_seconds']:.0f} s, extrapolated, against {seconds:.1f} s",
+            f"{ratio:.0f} times: {time[0]['extrapolated_seconds']:.0f} s, extrapolated, compared with {seconds:.1f} s",
         ))  # fmt: skip
     return found
 
 
 def _against_gradients(sketch, gradient):
-    """CNTKSketch against GradRF, by accuracies at numbers of features: about as many, and far fewer."""
+    """Yield claims that compare CNTKSketch and GradRF at about equal, and at very different, numbers of features."""
     pairs = [(m, other) for m in sketch for other in gradient if m <= other <= 1.25 * m]
     if pairs:
         yield Claim(
-            "CNTKSketch is more accurate than GradRF with about as many features (by its table)",
+            "CNTKSketch is more accurate than GradRF at about equal numbers of features (from the paper's table)",
             all(sketch[m] > gradient[other] for m, other in pairs),
             ", ".join(f"{sketch[m]:.2f} % at {m} against {gradient[other]:.2f} % at {other}" for m, other in pairs),
         )
     if sketch and gradient and max(gradient) > 10 * min(sketch):
         few, many = min(sketch), max(gradient)
         yield Claim(
-            "CNTKSketch is more accurate than GradRF even with a tenth of its features (by its table)",
+            "CNTKSketch is more accurate than GradRF even with a tenth of the features (from the paper's table)",
             sketch[few] > gradient[many],
             f"{sketch[few]:.2f} % at {few} against {gradient[many]:.2f} % at {many}",
         )

@@ -3,15 +3,16 @@
     python benchmarks/papers/ntk_table2.py                    this CPU
     python benchmarks/papers/ntk_table2.py --device cuda      a GPU
 
-protein in full; year_subset, 7000 rows of MillionSongs; year (all of it), workloads and ct_slices where their files
-are; and made-up rows of the shape of MillionSongs, for time and memory only. Columns are standardized by the training
-part of each fold. The paper does not name the depth of its network: ours is 1, as in its authors' code.
+Data sets are protein; year_subset, 7000 rows of MillionSongs; year (all its rows), workloads and ct_slices if their
+files are available; and synthetic rows with the shape of MillionSongs, for time and memory only. Columns are
+standardized by the training rows of each fold. The paper does not state the depth of its network; ours is 1, as in its
+authors' code.
 
-All parameters are chosen on training rows held back. On features, the penalty by `FeatureRidge`; the length scale of
-RFF with 2048 features on at most 50 000 rows. Of exact kernels, both together, with 5000 rows (20 000 on a GPU) to fit
-and 2000 to judge. Seconds are those of one fold, the median over folds and seeds: features or matrix, solution,
-predictions of the test part; for features the choice of the penalty is among them, that of the length scale and of all
-parameters of exact kernels not.
+All parameters are chosen on held-out training rows. For features, `FeatureRidge` chooses the penalty, and the length
+scale of RFF is chosen with 2048 features on at most 50 000 rows. For exact kernels, both are chosen together, with 5000
+rows (20 000 on a GPU) to fit and 2000 to validate. Seconds are the time of one fold, the median over folds and seeds:
+features or matrix, solution, and predictions for the test rows. They include the choice of the penalty for features,
+but not the choice of the length scale or of any parameter of exact kernels.
 """
 
 from __future__ import annotations
@@ -59,18 +60,18 @@ PAPER = {
     },
 }  # fmt: skip
 PAPER_ROWS = {"MillionSongs": 467315, "WorkLoads": 179585, "CT": 53500, "Protein": 39617}
-MADE_UP = "made-up"
+SYNTHETIC = "synthetic"
 DATA = {
     "protein": "Protein",
     "year_subset": "MillionSongs",
-    MADE_UP: "MillionSongs",
+    SYNTHETIC: "MillionSongs",
     "ct_slices": "CT",
     "workloads": "WorkLoads",
     "year": "MillionSongs",
 }
 NOTES = {
-    "year_subset": "a random part of 7000 rows of MillionSongs; the paper's numbers are for all rows",
-    MADE_UP: "made-up rows of the shape of MillionSongs: time and memory only, one fit on all of them",
+    "year_subset": "7000 random rows of MillionSongs; the paper's numbers are for all rows",
+    SYNTHETIC: "synthetic rows with the shape of MillionSongs: time and memory of one fit on all rows",
 }
 ABSENT = {"year": "MillionSongs (all rows)", "workloads": "WorkLoads", "ct_slices": "CT"}
 EXACT = {"RBF": "gaussian", "NTK": "ntk", "NTK, bias": "ntk"}
@@ -78,28 +79,29 @@ FEATURES = ("RFF", "NTKRF", "NTKSketch", "NTKPolynomialSketch", "NTKPolynomialSk
 METHODS = ("RBF", "RFF", "NTK", "NTKRF", "NTKSketch", "NTKPolynomialSketch", "NTK, bias", "NTKPolynomialSketch, bias")
 FIT_EXACTLY = ("protein", "year_subset", "ct_slices")  # the others have kernel matrices of over 100 GB
 SCALES = (0.25, 0.5, 1.0, 2.0)  # length scales, relative to √(d/2)
-ALPHAS = 10.0 ** np.arange(-4, 0.5, 0.5)  # of exact kernels, relative to their mean diagonal
-N_CHOICE = {"cpu": 5000, "cuda": 20000}
+ALPHAS = 10.0 ** np.arange(-4, 0.5, 0.5)  # penalties of exact kernels, relative to their mean diagonal
+N_CHOICE = {"cpu": 5000, "cuda": 20000}  # training rows of exact kernels while their parameters are chosen
 FOLDS = 4
 
 
 def cases(args):
-    m, n, made_up = (256, 1000, 5000) if args.quick else (8192, None, PAPER_ROWS["MillionSongs"])
+    m, n, n_synthetic = (256, 1000, 5000) if args.quick else (8192, None, PAPER_ROWS["MillionSongs"])
     found, here = [], {data: there(data) for data in DATA}
     for seed, data in product(range(1 if args.quick else 3), DATA):
-        exact = EXACT if data in FIT_EXACTLY and not seed else ()  # exact kernels draw nothing
-        features = () if seed and data == MADE_UP and args.device == "cpu" else FEATURES  # minutes for a time alone
+        exact = EXACT if data in FIT_EXACTLY and not seed else ()  # exact kernels are not random
+        # Each time on synthetic rows takes minutes on a CPU, so one seed suffices.
+        features = () if seed and data == SYNTHETIC and args.device == "cpu" else FEATURES
         methods = (*exact, *features)
         if not here[data]:
-            methods = methods[:1] if not seed else ()  # one case tells what is missing
+            methods = methods[:1] if not seed else ()  # one case reports that the data set is missing
         for method in methods:
             case = {"data": data, "method": method, "m": None if method in EXACT else m}
-            found.append({**case, "n": made_up if data == MADE_UP else n, "seed": seed, "device": args.device})
+            found.append({**case, "n": n_synthetic if data == SYNTHETIC else n, "seed": seed, "device": args.device})
     return found
 
 
 def there(name):
-    if name == MADE_UP:
+    if name == SYNTHETIC:
         return True
     try:
         table(name)
@@ -110,7 +112,7 @@ def there(name):
 
 @lru_cache
 def table(name):
-    """All rows, those of a customary test part too."""
+    """Return all rows, including the usual test set."""
     data = dataset(name)
     if data.X_test is None:
         return data.X, data.y
@@ -121,7 +123,7 @@ def measure(*, data, method, m, n, seed, device):
     from sklearn.model_selection import KFold
     from sklearn.preprocessing import StandardScaler
 
-    if data == MADE_UP:
+    if data == SYNTHETIC:
         return only_time(method, m, n, seed, device)
     X, y = table(data)
     if n is not None:
@@ -149,7 +151,7 @@ def measure(*, data, method, m, n, seed, device):
 
 
 def only_time(method, m, n, seed, device):
-    """One fit on made-up rows; their length scale is the default, as no error is reported."""
+    """Measure one fit on synthetic rows, with the default length scale, as no error is reported."""
     from ntkit import FeatureRidge
 
     X, y = synthetic(n)
@@ -178,7 +180,7 @@ def feature_map(method, m, lengthscale, seed):
 
 
 def chosen(method, m, X, y, X_test, seed, device):
-    """The model with its parameters chosen, and the rows as it takes them."""
+    """Return the model with its chosen parameters, and training and test rows as it takes them."""
     from ntkit import FeatureRidge, KernelRidge
 
     scales = [scale * (X.shape[1] / 2) ** 0.5 for scale in SCALES]
@@ -210,7 +212,7 @@ def squared(y, predictions):
 
 
 def with_constant(X):
-    """The column that bias="auto" appends."""
+    """Append the constant column that bias="auto" appends."""
     columns = [X, X[:, :1] * 0 + X.shape[1] ** 0.5]
     if hasattr(X, "cpu"):
         import torch
@@ -225,16 +227,16 @@ def lengthscale_of(model):
 
 
 def seconds_of(runs):
-    """Median over folds and seeds, None without runs: a mean would have the compiling of a first fit in it."""
+    """Return the median over folds and seeds (None without runs); a mean would include compilation in a first fit."""
     found = [value for run in runs for value in run.get("folds", {}).get("seconds", [run["seconds"]])]
     return float(np.median(found)) if found else None
 
 
 def report(runs):
     text = (
-        "Mean squared errors (mean over four folds ± deviation over seeds), seconds of a fold (median over folds and "
-        "seeds), largest peak of memory. Not in the seconds: the choice of the length scale of RFF and of all "
-        "parameters of exact kernels (`choice_seconds` in the results); the choice of the penalty of features is."
+        "Mean squared errors (mean over four folds ± standard deviation over seeds), seconds of a fold (median over "
+        "folds and seeds), largest peak memory. The seconds include the choice of the penalty of features, but not the "
+        "choice of the length scale of RFF or of any parameter of exact kernels (`choice_seconds` in the results)."
     )
     lines = [f"{text} The paper's machine: {PAPER_HARDWARE}."]
     for data, name in DATA.items():
@@ -254,7 +256,7 @@ def _heading(data, name, runs):
 
 def _table(runs, data, name):
     devices = devices_of(runs)
-    first = 1 if data == MADE_UP else 0  # no errors of made-up rows
+    first = 1 if data == SYNTHETIC else 0  # synthetic rows have no errors
     columns = [(key, device) for key in ("mse", "seconds", "peak_mib")[first:] for device in devices]
     titles = {"mse": "MSE", "seconds": "s", "peak_mib": "peak MiB"}
     rows = []
@@ -277,13 +279,14 @@ def _cell(runs, key):
 
 def _differences(runs):
     text = (
-        "Where we differ: `NTKPolynomialSketch` and a constant column (bias) are not in the paper. Its depth, its "
-        "preparation of columns, and how it chose length scale and penalty are not in print. The code that its authors "
-        "published runs this table with one layer, as we do. Unlike ours, it does not shuffle rows before it cuts them "
-        "into folds, it centres the columns of CT without scaling them, and it chooses the penalty with 1000 rows to "
-        "fit and 10 000 to judge, which it then multiplies by the number of rows once more: that may be why our errors "
-        "are smaller. Some tables have other numbers of rows in the paper; its 467315 of MillionSongs are "
-        "probably a slip for the 463715 training rows of the customary split. Its times are of other machines."
+        "Differences from the paper: `NTKPolynomialSketch` and a constant column (bias) are not in the paper. It does "
+        "not state its depth, its preparation of columns, or how it chose length scale and penalty. The code published "
+        "by its authors runs this table with one layer, as we do. Unlike our code, it does not shuffle rows before it "
+        "splits them into folds, and it centres the columns of CT without scaling them. It chooses the penalty with "
+        "1000 rows to fit and 10 000 to validate, and multiplies the chosen penalty by the number of rows again, which "
+        "may be why our errors are smaller. Some tables have other numbers of rows in the paper; its 467315 rows of "
+        "MillionSongs are probably a typo for the 463715 training rows of the usual split. Its times are from other "
+        "machines."
     )
     protein = select(runs, data="protein")
     pairs = [(method, mean(select(protein, method=method), "mse")) for method in PAPER["Protein"]]
@@ -300,19 +303,19 @@ def _differences(runs):
     if best:
         text += " Smallest error here: " + ", ".join(f"{method} on {data}" for data, method in best.items()) + "."
     if edges := _edges(runs):
-        text += f" Choices at an end of their grid, where a wider one might have a smaller error: {edges}."
+        text += f" Choices at an end of their grid, where a wider grid might give a smaller error: {edges}."
     return text
 
 
 def _edges(runs):
-    """Where the length scale or the penalty of an exact kernel that was chosen is the first or last one tried."""
+    """List where the chosen length scale, or penalty of an exact kernel, is at an end of its grid."""
     found = {}
     for run in runs:
         width = (run["columns"] / 2) ** 0.5
         folds = run.get("folds", {"lengthscale": [], "alpha": []})
         chosen = [("length scale", SCALES, value / width) for value in folds["lengthscale"] if value is not None]
         if run["method"] in EXACT:
-            # Rows are standardized: their mean squared norm is the number of columns, twice that with a bias.
+            # Rows are standardized: their mean squared norm is the number of columns, doubled by a bias.
             diagonal = {"RBF": 1, "NTK": 2 * run["columns"], "NTK, bias": 4 * run["columns"]}[run["method"]]
             chosen += [("penalty", ALPHAS, value / diagonal) for value in folds["alpha"]]
         for what, grid, value in chosen:
@@ -332,7 +335,7 @@ def claims(runs):
 
 
 def _faster(runs):
-    """NTK features against the exact NTK, where the paper has both."""
+    """Compare the time of NTK features and the exact NTK, where the paper has both."""
     ratios = {}
     for device in devices_of(runs):
         for data in ("protein", "ct_slices"):
@@ -350,12 +353,12 @@ def _faster(runs):
 
 
 def _memory(runs):
-    large = [run for run in runs if run["data"] in (MADE_UP, "year", "workloads") and run["method"] in FEATURES]
+    large = [run for run in runs if run["data"] in (SYNTHETIC, "year", "workloads") and run["method"] in FEATURES]
     if large:
         matrix = {run["data"]: 4 * run["rows"] ** 2 / 2**20 for run in large}
         most = max(large, key=lambda run: run["peak_mib"])
         yield Claim(
-            "The largest tables are out of reach of the exact matrices, but not of features",
+            "The largest tables are out of reach for exact matrices, but not for features",
             most["peak_mib"] < matrix[most["data"]] / 10,
             f"{most['data']}, {most['rows']} rows: at most {most['peak_mib']:.0f} MiB with features "
             f"({most['method']}, {most['device']}), {matrix[most['data']]:.0f} MiB for the matrix in float32",
@@ -363,7 +366,7 @@ def _memory(runs):
 
 
 def _better(runs):
-    """NTK features against Fourier features."""
+    """Compare the errors of NTK features and Fourier features."""
     errors = {}
     for data in DATA:
         found = [mean(select(runs, data=data, method=method), "mse") for method in ("RFF", "NTKRF", "NTKSketch")]
@@ -375,26 +378,27 @@ def _better(runs):
         return "; ".join(f"{d}: RFF {r:.4g}, NTKRF {a:.4g}, NTKSketch {b:.4g}" for d, (r, a, b) in part.items())
 
     if others:
-        text = f"On tables other than protein both NTK features have smaller errors than RFF ({_measured(others)})"
+        text = f"On tables other than protein, both NTK features have smaller errors than RFF ({_measured(others)})"
         yield Claim(text, all(max(found[1:]) < found[0] for found in others.values()), evidence(others))
     if "protein" in errors:
         found = errors["protein"]
-        text = "On protein RFF has a smaller error than both NTK features"
+        text = "On protein, RFF has a smaller error than both NTK features"
         yield Claim(text, found[0] < min(found[1:]), evidence({"protein": found}))
 
 
 def _measured(tables):
-    return f"measured: {', '.join(tables)}" + " alone" * (len(tables) == 1)
+    return f"measured: {'only ' * (len(tables) == 1)}{', '.join(tables)}"
 
 
 def _fastest(runs):
-    for data in (MADE_UP, "year"):
+    for data in (SYNTHETIC, "year"):
         for device in devices_of(runs):
             here = select(runs, data=data, device=device)
             seconds = {name: seconds_of(select(here, method=name)) for name in ("RFF", "NTKRF", "NTKSketch")}
             if None not in seconds.values():
                 yield Claim(
-                    "On rows of the shape of MillionSongs NTK features take less time than RFF (by its table; "
+                    "On rows with the shape of MillionSongs, NTK features take less time than RFF (from the paper's "
+                    "table; "
                     f"{data}, {device})",
                     max(seconds["NTKRF"], seconds["NTKSketch"]) < seconds["RFF"],
                     ", ".join(f"{name} {value:.2f} s" for name, value in seconds.items()),
@@ -402,7 +406,7 @@ def _fastest(runs):
 
 
 def plot(runs, folder):
-    """Errors beside the paper's, on each data set with errors."""
+    """Plot our errors and the paper's for each data set with errors."""
     plt = pyplot()
     tables = [data for data in DATA if any("mse" in run for run in select(runs, data=data))]
     if not tables:

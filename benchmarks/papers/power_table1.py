@@ -1,19 +1,19 @@
-"""Table 1 of Song, Woodruff, Yu, Zhang (ICML 2021): how time and size of sketches of x^{⊗p} grow.
+"""Table 1 of Song, Woodruff, Yu, Zhang (ICML 2021): growth of time and size of sketches of x^{⊗p}.
 
-    python benchmarks/papers/power_table1.py                  all
+    python benchmarks/papers/power_table1.py                  everything
     python benchmarks/papers/power_table1.py --device cuda    times of dense rows on a GPU
 
 [AKK+20] is the tree of independent sketches (PolySketch), Theorem 5.1 the sketch with one T and one S (PowerSketch).
-[WZ20] is adaptive: it looks at the rows. It is not in ntkit.
+[WZ20] is adaptive, that is, it depends on the rows; it is not in ntkit.
 
-Times are those of transform at m = 1024 features, float32 rows, medians of three calls: of 500 dense rows against d and
-p, of dense rows of 10⁵ columns against their number, of 2000 sparse rows of 10⁵ columns against their nonzeros. Slopes
-are those of logarithms, over the larger half of the sizes for d and the nonzeros, where less of the time is that of m.
-scikit-learn's PolynomialCountSketch is called once, where that takes less than half a minute.
+Times are for transform of float32 rows to m = 1024 features, medians of three calls: 500 dense rows by d and p, dense
+rows of 10⁵ columns by their number, 2000 sparse rows of 10⁵ columns by their nonzeros. Slopes are of log time against
+log size; for d and the nonzeros only over the larger half of the sizes, where m takes a smaller share of the time.
+scikit-learn's PolynomialCountSketch is called once, and only where that takes less than half a minute.
 
-Errors are those of the column space of X^{⊗p}: ε = ‖K^{-1/2} Z Zᵀ K^{-1/2} − I‖ for n rows of 1024 columns, K =
-(X Xᵀ)^p. The dimension needed is where the median of ε over seeds falls below ½. "random" rows are uniform on the
-sphere, "close" ones √c_i u + √(1 − c_i) noise, with c uniform from 0.8 to 0.99.
+Errors are subspace embedding errors of X^{⊗p}: ε = ‖K^{-1/2} Z Zᵀ K^{-1/2} − I‖ for n rows of 1024 columns, where
+K = (X Xᵀ)^p. The required dimension is where the median of ε over seeds falls below ½. "random" rows are uniform on the
+sphere; "close" rows are √c_i u + √(1 − c_i) noise, with c uniform from 0.8 to 0.99.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from experiment import (
 )
 
 TITLE = "Table 1: growth of time and size of sketches of tensor powers"
-PAPER = {  # exponents
+PAPER = {  # exponents of growth
     "time, d": {"tree": "1", "power": "1", "WZ20": "1"},
     "time, nonzeros": {"tree": "–", "power": "–", "WZ20": "–"},  # the table is for dense rows
     "time, n": {"tree": "1", "power": "1", "WZ20": "1"},
@@ -84,7 +84,7 @@ def cases(args):
 
 
 def dimension_cases(quick):
-    """Against n at degree 4, against p for 16 rows."""
+    """Return cases by n at degree 4, and by p for 16 rows."""
     pairs = [(8, 2), (8, 4), (16, 4)] if quick else [(n, 4) for n in (8, 16, 32, 64)]
     pairs += [] if quick else [(16, p) for p in (2, 8, 16, 32)]
     return [
@@ -107,7 +107,7 @@ def measure_time(*, method, p, n, d, nonzeros, m, seed, device):
     feature_map = make(method, p, m, seed).fit(X)
     once = method == "scikit-learn"
     if not once:
-        feature_map.transform(X)  # compiled code loads
+        feature_map.transform(X)  # loads compiled code
     seconds = []
     for _ in range(1 if once else 3):
         with Meter(device) as meter:
@@ -119,7 +119,7 @@ def measure_time(*, method, p, n, d, nonzeros, m, seed, device):
 
 def dense_rows(n, d, seed):
     X = np.random.default_rng(seed).standard_normal((n, d), dtype=np.float32)
-    X *= d**-0.5  # in place: the largest has 1.6 GB
+    X *= d**-0.5  # in place: the largest array has 1.6 GB
     return X
 
 
@@ -134,7 +134,7 @@ def sparse_rows(n, d, nonzeros, seed):
 
 
 def measure_errors(*, method, rows, n, p, seed, device):
-    """ε for all sizes."""
+    """Measure ε for all sizes."""
     d, sizes = DIMENSIONS["d"], DIMENSIONS["sizes"]
     rng = np.random.default_rng(seed)
     X = rng.standard_normal((n, d))
@@ -151,11 +151,11 @@ def measure_errors(*, method, rows, n, p, seed, device):
     return {"sizes": sizes, "errors": errors, "hardware": hardware(device)}
 
 
-# What follows from the runs.
+# Evaluation of the runs.
 
 
 def times(runs, key, **fixed):
-    """Sizes and seconds of each seed along one axis, {seed: (sizes, seconds)}."""
+    """Return {seed: (sizes, seconds)} along one axis."""
     found = select(runs, what="time", **fixed)
     curves = {}
     for seed in sorted({run["seed"] for run in found}):
@@ -166,7 +166,7 @@ def times(runs, key, **fixed):
 
 
 def axes_of(runs):
-    """What is fixed on each axis of time: the number of rows etc. that the runs have."""
+    """Return the varied key and the fixed parameters of each axis of time, as found in the runs."""
     dense = [run for run in select(runs, what="time", nonzeros=None) if run["method"] != "scikit-learn"]
     sparse = [run for run in select(runs, what="time") if run["nonzeros"] is not None]
     out = {}
@@ -184,7 +184,7 @@ def axes_of(runs):
 
 
 def time_slopes(runs, axis, method):
-    """Slopes of all seeds; of the larger half of d and nonzeros."""
+    """Return the slopes of all seeds; for d and nonzeros, over the larger half of the sizes."""
     key, fixed = axis
     slopes = []
     for sizes, seconds in times([r for r in runs if r.get(key) is not None], key, method=method, **fixed).values():
@@ -205,7 +205,7 @@ def median_errors(runs, method, rows, n, p):
 
 
 def needed(runs, method, rows, n, p):
-    """The size from which on the median of ε stays below ½, between two sizes by interpolation; None if none does."""
+    """Interpolate the size from which the median of ε stays below ½; None if there is no such size."""
     found = median_errors(runs, method, rows, n, p)
     if found is None:
         return None
@@ -219,7 +219,7 @@ def needed(runs, method, rows, n, p):
 
 
 def dimension_curve(runs, method, rows, key):
-    """Dimension needed against n (degree 4) or p (16 rows)."""
+    """Return the required dimension by n (degree 4) or p (16 rows)."""
     fixed = {"p": 4} if key == "n" else {"n": 16}
     values = sorted({run[key] for run in select(runs, what="dimension", **fixed)})
     points = [(value, needed(runs, method, rows, **fixed, **{key: value})) for value in values]
@@ -227,7 +227,7 @@ def dimension_curve(runs, method, rows, key):
 
 
 def dimension_slope(runs, method, rows, key):
-    """Exponent of the dimension in n or p; in 1/ε from errors below 1 of all n and p."""
+    """Return the exponent of the dimension in n or p; in 1/ε from the errors below 1 of all n and p."""
     if key == "1/ε":
         pairs = sorted({(run["n"], run["p"]) for run in select(runs, what="dimension", rows=rows, method=method)})
         slopes = []
@@ -244,10 +244,10 @@ def dimension_slope(runs, method, rows, key):
 def report(runs):
     seeds = {what: len({run["seed"] for run in select(runs, what=what)}) for what in ("time", "dimension")}
     text = (
-        f"Exponents a of times and dimensions that grow like size^a. Times are those at {M} features throughout, so "
-        "that the paper's terms in n²p² and n³p², which come from the dimension, do not grow; its exponents are those "
-        f"of the term in n·d, for dense rows (seeds: {seeds['time']}). The dimension is where the median of ε falls "
-        f"below ½ (seeds: {seeds['dimension']}). "
+        f"Exponents a of times and dimensions that grow like size^a. All times are at {M} features, so the paper's "
+        "terms in n²p² and n³p², which come from the dimension, do not grow; the exponents of the paper are for its "
+        f"term in n·d, for dense rows (seeds: {seeds['time']}). The dimension is where the median of ε falls below ½ "
+        f"(seeds: {seeds['dimension']}). "
     )
     lines = [f"{text}{machines(runs)}."]
     for device in devices_of(runs):
@@ -258,7 +258,7 @@ def report(runs):
         if missing := [label for label, _, tree, _, power, _ in rows if tree == power == "–"]:
             lines += ["", f"Not measured, {device}: {'; '.join(missing)}."]
         if ratios := _ratios(here):
-            lines += ["", f"Time of the tree over that of powers, {device}: {ratios}."]
+            lines += ["", f"Time of the tree relative to powers, {device}: {ratios}."]
     return "\n".join([*lines, "", _differences(runs)])
 
 
@@ -295,7 +295,7 @@ def _shown(slopes):
 
 
 def _ratios(runs):
-    """At the largest d, by degree."""
+    """Return ratios of times at the largest d, by degree."""
     shown = []
     for (what, p), (key, fixed) in axes_of(runs).items():
         if what == "time, d":
@@ -309,15 +309,15 @@ def _ratios(runs):
 
 def _differences(runs):
     text = (
-        "Where we differ: the table states bounds, for the worst rows, up to logarithms; what is measured are rows of "
-        "two kinds. Transforms are padded to powers of two, and at small d or few nonzeros the steps that only depend "
-        "on m take most of the time, so slopes below 1 do not contradict a linear term."
+        "Differences from the paper: the table states bounds for the worst rows, up to logarithms; we measure two "
+        "kinds of rows. Transforms are padded to powers of two, and at small d or few nonzeros the steps that depend "
+        "only on m take most of the time, so slopes below 1 do not contradict a linear term."
     )
     in_n = {kind: dimension_slope(runs, "tree", kind, "n") for kind in KINDS}
     if None not in in_n.values():
         text += (
             " The n² of the tree comes from bounding the largest eigenvalue of the error by its Frobenius norm; the "
-            f"exponents found are {in_n['random']:.2f} (random rows) and {in_n['close']:.2f} (close rows)."
+            f"measured exponents are {in_n['random']:.2f} (random rows) and {in_n['close']:.2f} (close rows)."
         )
     return text
 
@@ -335,21 +335,21 @@ def claims(runs):
     linear = {p: slopes["time, d", p, "power"] for p in (8, 32) if ("time, d", p, "power") in slopes}
     if linear:
         shown = ", ".join(f"exponent {value:.2f} at degree {p}" for p, value in linear.items())
-        text = "The time of powers grows no faster than d (exponents of at most 1.1)"
+        text = "The time of powers grows at most linearly in d (exponent at most 1.1)"
         out.append(Claim(text, bool(max(linear.values()) <= 1.1), shown))
     in_p = [slopes.get(("time, p", None, method)) for method in METHODS]
     if None not in in_p:
         out.append(
             Claim(
-                "For long rows the time of the tree grows with the degree (exponent above ½), that of powers hardly "
-                "(below ¼)",
+                "For long rows, the time of the tree grows with the degree (exponent above ½), and the time of powers "
+                "hardly grows (exponent below ¼)",
                 bool(in_p[0] > 0.5 and in_p[1] < 0.25),
                 f"exponents in p {in_p[0]:.2f} (tree) and {in_p[1]:.2f} (powers)",
             )
         )
     for key, text in (
-        ("n", "The dimension that the tree needs grows faster with n than that of powers (n² against n"),
-        ("p", "The dimension that powers need grows faster with p than that of the tree (p² against p"),
+        ("n", "The required dimension grows faster with n for the tree than for powers (n² and n"),
+        ("p", "The required dimension grows faster with p for powers than for the tree (p² and p"),
     ):
         found = {kind: [dimension_slope(here, method, kind, key) for method in METHODS] for kind in KINDS}
         if all(None not in pair for pair in found.values()):
@@ -379,7 +379,7 @@ def plot(runs, folder):
 
 
 def plot_times(axes, runs, device):
-    """Against d, p and, on the host, nonzeros; on a GPU the number of rows."""
+    """Plot times by d, p and nonzeros; on a GPU by the number of rows instead of nonzeros."""
     last = "time, n" if device == "cuda" else "time, nonzeros"
     labels = {"time, d": "columns of dense rows", "time, p": "degree"}
     labels |= {"time, nonzeros": "nonzeros per row", "time, n": "rows"}
@@ -400,7 +400,7 @@ def plot_times(axes, runs, device):
 
 
 def plot_dimensions(axes, runs):
-    """Dimension needed against n and p; median ε against m for the largest n."""
+    """Plot the required dimension by n and p, and the median ε by m for the largest n."""
     lines = {"random": "-", "close": ":"}
     for method in METHODS:
         color, marker = STYLES[method]
@@ -422,7 +422,7 @@ def plot_dimensions(axes, runs):
 
 
 def finish(ax, *, plain):
-    """Grid, and ticks at the sizes measured if they are few; a word where nothing was measured."""
+    """Add a grid, and ticks at the measured sizes if `plain`; say so if nothing was measured."""
     if not ax.get_lines():
         ax.text(0.5, 0.5, f"{ax.get_xlabel()}: not measured", ha="center", color="0.5", transform=ax.transAxes)
         ax.set_axis_off()

@@ -1,10 +1,10 @@
-"""ntkit beside what users would pick instead: all comparisons, and the page that shows them.
+"""Run all comparisons of ntkit with other libraries, and write the page that shows them.
 
-    python benchmarks/peers/all.py            measure what is not there yet, and write docs/results/peers.md
-    python benchmarks/peers/all.py --page     only the page, from what is there
-    python benchmarks/peers/all.py --quick    minutes: does everything work?
+    python benchmarks/peers/all.py            measure the missing cases and write docs/results/peers.md
+    python benchmarks/peers/all.py --page     only write the page, from existing results
+    python benchmarks/peers/all.py --quick    smoke test of some minutes
 
-A run that is stopped goes on where it was. The page of quick runs is benchmarks/peers/results/quick/peers.md.
+An interrupted run resumes where it stopped. Quick runs write to benchmarks/peers/results/quick/peers.md.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ import numpy as np
 
 from experiment import FailedCasesError, Runs, arguments, markdown_table, perform, results_file, select
 from peers import kernels, scale, tables
-from peers.contestants import CONTESTANTS, EXACT_ROWS
+from peers.methods import EXACT_ROWS, METHODS
 
 HERE = Path(__file__).resolve().parent
 INTRODUCTION = """\
-The same rows and the same splits, and one protocol, below, for ntkit and for what else is at hand:
-scikit-learn's kernel approximations and exact kernels, gradient-boosted trees, xRFM, a linear model; and, for exact
-kernels, neural-tangents. `make peers` measures it again and writes this page. A loss is shown as a loss."""
-MARGIN = 1.02  # errors nearer than this are called the same
+ntkit is compared with scikit-learn's kernel approximations and exact kernels, gradient-boosted trees, xRFM and a linear
+model on the same rows, with the same splits and one [protocol](#tables). Exact kernels are also compared with
+neural-tangents. `make peers` runs the comparison and writes this page. The page shows losses as well as wins."""
+MARGIN = 1.02  # errors whose ratio is below this count as equal
 TREES = ("boosting", "lightgbm", "lightgbm_tuned", "catboost")
 MAPS = ("rbf_sampler", "nystroem", "count_sketch")
 KERNELS = ("kernel_ridge_ntk", "kernel_ridge_rbf")
-OURS = tuple(name for name, contestant in CONTESTANTS.items() if contestant.ours)
+OURS = tuple(name for name, method in METHODS.items() if method.ours)
 OUR_MAPS = tuple(name for name in OURS if name not in KERNELS)
 
 
 def main():
-    """Run the comparisons, say what could not be measured, write the page; returns the exit status."""
+    """Run the comparisons, report what could not be measured, write the page; return the exit status."""
     args = options()
     failed = []
     for module in () if args.report else (tables, scale, kernels):
@@ -56,60 +56,61 @@ def main():
 
 def options():
     parser = ArgumentParser(description=__doc__, formatter_class=RawDescriptionHelpFormatter)
-    parser.add_argument("--page", dest="report", action="store_true", help="measure nothing, only write the page")
+    parser.add_argument("--page", dest="report", action="store_true", help="only write the page, from existing results")
     return arguments(parser).parse_args()
 
 
 def page(of_tables, of_scale, of_kernels, folder):
-    """The page, in the Markdown of MyST; its pictures are written to the folder."""
+    """Return the page as MyST Markdown and write its pictures to the folder."""
     runs = list(of_tables)
-    parts = ["# ntkit beside what you would use instead", INTRODUCTION]
+    parts = ["# Comparison with other libraries", INTRODUCTION]
     if tables.ratios(runs):
         ratios, times = tables.plot(runs, folder)
         parts += [
             tables.summary(runs).replace("### Summary", "## Summary"),
-            f"![Errors of all contestants as multiples of the least one on each data set]({ratios})",
+            f"![Errors of all methods relative to the lowest error on each data set]({ratios})",
             "## When not to use ntkit",
             lessons(runs),
             "## Tables",
             tables.PROTOCOL,
-            tables.who(),
-            f"![Error against seconds, the choice of hyper-parameters included]({times})",
-            "Who has more than twice the least error of the data set is drawn at twice of it.",
+            tables.method_table(),
+            f"![Error against time including tuning]({times})",
+            "Errors above twice the lowest error of a data set are drawn at twice the lowest.",
             *(tables.data_table(runs, data) for data in tables.names_of(runs, "data")),
         ]
     else:
         parts += ["## Tables", "Not run."]
     if growth := list(of_scale):
         (picture,) = scale.plot(growth, folder)
-        parts += ["## As the rows become more", f"![{scale.TITLE}]({picture})", scale.report(growth)]
+        parts += ["## Scaling with the number of rows", f"![{scale.TITLE}]({picture})", scale.report(growth)]
     parts += ["## Exact kernels", kernels.report(list(of_kernels)), "## Machine and versions"]
     return "\n\n".join([*parts, environments(of_tables, of_scale, of_kernels)]) + "\n"
 
 
-# When not to use ntkit: what the runs say.
+# When not to use ntkit.
 
 
 def lessons(runs):
-    """Where others are better, or enough; each statement follows from the runs."""
+    """Return statements about where other methods are better or sufficient, computed from the runs."""
     found = [lesson(runs) for lesson in (trees, learned, linear, exact, maps, training, predicting)]
     intro = (
         f"These statements are computed from the runs below. Errors within {100 * (MARGIN - 1):.0f} % of each other "
-        "count as the same. “The best of ntkit” is known only afterwards; `FeatureRidgeSearch` has to choose before."
+        "count as equal. ntkit's best model is known only from the test error; `FeatureRidgeSearch` must choose "
+        "without it."
     )
     return "\n\n".join([intro, *(text for text in found if text), where_best(runs)])
 
 
 def trees(runs):
     better = _better(runs, TREES, OURS)
-    return better and f"**Trees have less error** than the best of ntkit on {better}."
+    return better and f"**Trees have a lower error** than ntkit's best model on {better}."
 
 
 def learned(runs):
     better = _better(runs, ("xrfm",), OURS)
     return better and (
-        f"**Learned features have less error.** xRFM, on at most {EXACT_ROWS} training rows, is ahead of the best of "
-        f"ntkit on {better}."
+        f"**Learned features have a lower error.** xRFM, on at most {EXACT_ROWS} training rows, beats ntkit's best "
+        f"model on {better}."
     )
 
 
@@ -126,8 +127,8 @@ def linear(runs):
 def exact(runs):
     better = _better(runs, KERNELS, OUR_MAPS)
     return better and (
-        f"**Exact kernels have less error than maps.** On at most {EXACT_ROWS} training rows the better of ntkit's and "
-        f"scikit-learn's `KernelRidge` is ahead of the best of ntkit's maps on {better}."
+        f"**Exact kernels have a lower error than feature maps.** On at most {EXACT_ROWS} training rows, the better of "
+        f"ntkit's and scikit-learn's `KernelRidge` beats ntkit's best feature map on {better}."
     )
 
 
@@ -138,23 +139,30 @@ def maps(runs):
         for data, mine in found.items()
         if (theirs := _best(mine, MAPS)) and (ours := _best(mine, OURS)) and mine[theirs] <= MARGIN * mine[ours]
     ]
-    return same and (f"**scikit-learn's maps, tuned, do as well** as the best of ntkit, or better, on {_list(same)}.")
+    return (
+        same
+        and f"**scikit-learn's tuned feature maps are as good** as ntkit's best model, or better, on {_list(same)}."
+    )
 
 
 def training(runs):
-    return _slower(runs, "total_seconds", "search", TREES, "**Little time to train.** Choice and fit take")
+    return _slower(runs, "total_seconds", "search", TREES, "**Little time to train.** Tuning and fit take")
 
 
 def predicting(runs):
     return _slower(
-        runs, "predict_seconds", "search", ("linear", *TREES), "**Little time to predict.** 10 000 rows take"
+        runs,
+        "predict_seconds",
+        "search",
+        ("linear", *TREES),
+        "**Little time to predict.** Predictions for 10 000 rows take",
     )
 
 
 def where_best(runs):
     found = tables.ratios(runs)
     best = [data for data, mine in found.items() if any(mine.get(name) == 1 for name in OURS)]
-    return f"ntkit has the least error of all contestants on {len(best)} of {len(found)} data sets" + (
+    return f"ntkit has the lowest error of all methods on {len(best)} of {len(found)} data sets" + (
         f": {', '.join(best)}." if best else "."
     )
 
@@ -165,7 +173,7 @@ def _best(ratios, names):
 
 
 def _better(runs, theirs, ours):
-    """Data sets on which the best of some is better than the best of others, with the errors."""
+    """List the data sets on which the best of `theirs` beats the best of `ours`, with both errors."""
     found = []
     for data, mine in tables.ratios(runs).items():
         one, other = _best(mine, theirs), _best(mine, ours)
@@ -178,21 +186,21 @@ def _pair(runs, data, *names):
     errors = tables.errors_of(select(runs, data=data))
     unit = " %" * any(run.get("classes") for run in select(runs, data=data))
     digits = tables.digits(min(error for error in errors.values()))
-    shown = (f"{CONTESTANTS[name].label} {errors[name]:.{digits}f}{unit}" for name in names)
+    shown = (f"{METHODS[name].label} {errors[name]:.{digits}f}{unit}" for name in names)
     return f"{data} ({', '.join(shown)})"
 
 
 def _slower(runs, key, ours, theirs, text):
-    """A statement if ours takes longer than some, by medians over the data sets that all of them finished."""
-    names = [ours, *(name for name in theirs if select(runs, contestant=name))]
+    """Return a statement if `ours` is slower than any of `theirs`, by medians over the data sets that all finished."""
+    names = [ours, *(name for name in theirs if select(runs, method=name))]
     datas = [data for data, mine in tables.ratios(runs).items() if set(names) <= set(mine)]
     if not datas:
         return ""
     seconds = {
-        name: float(np.median([np.mean([r[key] for r in select(runs, data=d, contestant=name)]) for d in datas]))
+        name: float(np.median([np.mean([r[key] for r in select(runs, data=d, method=name)]) for d in datas]))
         for name in names
     }
-    shown = {name: f"{CONTESTANTS[name].label} {tables.short(value)} s" for name, value in seconds.items()}
+    shown = {name: f"{METHODS[name].label} {tables.short(value)} s" for name, value in seconds.items()}
     faster = [shown[name] for name in names[1:] if seconds[name] < seconds[ours]]
     return faster and f"{text} {', '.join([shown[ours], *faster])} (medians over {len(datas)} data sets)."
 
@@ -202,7 +210,7 @@ def _list(items):
 
 
 def environments(*files):
-    """Where runs were measured, and with which versions."""
+    """Return the table of machines and versions."""
     known = []
     for file in files:
         known += [each for each in file.content["environments"] if each not in known]

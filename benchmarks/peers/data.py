@@ -1,4 +1,4 @@
-"""Tables of the comparison that ntkit.datasets does not have: files in $NTKIT_DATA."""
+"""Load the data sets of the comparison, some of which are not in ntkit.datasets but files in $NTKIT_DATA."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ TEXT_TABLES = ("adult", "german")
 
 
 def load(name):
-    """A data set of ntkit.datasets, or one of the files here; text becomes columns of zeros and ones."""
+    """Load a data set from ntkit.datasets or from a file in $NTKIT_DATA; text columns are one-hot encoded."""
     if name in GAUSSIAN_PROCESS_TABLES:
         content = np.load(_file(f"gp_{name}.npz"))
         test = content["test_fold0"]
         X, y = content["X"], content["y"]
         return Dataset(name, X[~test], y[~test], "regression", "y", X[test], y[test])
     if name in TEXT_TABLES:
-        return _of_text(name)
+        return _load_text(name)
     return dataset(name)
 
 
-def _of_text(name):
+def _load_text(name):
     import pandas as pd
 
     files = ("adult_train.csv.gz", "adult_test.csv.gz") if name == "adult" else (f"{name}.csv.gz",)
@@ -45,5 +45,5 @@ def _file(name):
     folder = os.environ.get("NTKIT_DATA")
     path = Path(folder or ".") / name
     if folder is None or not path.exists():
-        raise UnavailableError(f"there is no file {name} in $NTKIT_DATA")
+        raise UnavailableError(f"there is no file {name} in the folder $NTKIT_DATA")
     return path

@@ -1,11 +1,11 @@
-"""Exact kernels: ntkit beside neural-tangents 0.6.5.
+"""Exact kernels: ntkit compared with neural-tangents 0.6.5.
 
-    python benchmarks/peers/kernels.py            measure what is not there yet, and print the tables
-    python benchmarks/peers/kernels.py --quick    few rows, to see that all works
+    python benchmarks/peers/kernels.py            measure the missing cases and print the tables
+    python benchmarks/peers/kernels.py --quick    smoke test on few rows
 
-Matrices are measured by bench_exact_kernels.py, whose results are only read here. Measured here is what comes after:
-kernel ridge regression on rows of protein. neural-tangents needs an old JAX and NumPy, so it computes its matrices
-in an environment of its own, made on first use, and hands them over in files.
+bench_exact_kernels.py measures the kernel matrices; this script only reads its results. It measures kernel ridge
+regression on rows of protein. neural-tangents needs an old JAX and NumPy, so it computes its matrices in a separate
+environment, created on first use, and passes them on in files.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from experiment import (
     select,
 )
 
-TITLE = "Exact kernels: time, memory and error beside neural-tangents"
+TITLE = "Exact kernels: time, memory and error compared with neural-tangents"
 ALPHAS = tuple(10.0**k for k in range(-3, 4))
 SEEDS = 3
 LABELS = {
@@ -51,20 +51,20 @@ def cases(args):
 
 
 def measure(library, rows, seed):
-    """One fit and prediction, in a process of its own."""
+    """Measure one fit and prediction in a separate process."""
     with tempfile.TemporaryDirectory() as folder:
         parts = prepared(rows, seed)
         np.savez(Path(folder) / "rows.npz", **parts)
         if library == "ntkit":
             return _process(sys.executable, "ntkit", folder)
-        first = _process(python_of("neural-tangents"), "matrices", folder)
-        second = _process(sys.executable, "solve", folder)
-    found = {key: first[key] + second[key] for key in ("fit_seconds", "predict_seconds")}
-    return second | found | {"peak_mib": max(first["peak_mib"], second["peak_mib"])}
+        kernel = _process(python_of("neural-tangents"), "matrices", folder)
+        solution = _process(sys.executable, "solve", folder)
+    found = {key: kernel[key] + solution[key] for key in ("fit_seconds", "predict_seconds")}
+    return solution | found | {"peak_mib": max(kernel["peak_mib"], solution["peak_mib"])}
 
 
 def prepared(rows, seed):
-    """Rows of protein, standardized, in random order: `rows` to train, as many to test."""
+    """Return standardized rows of protein in random order: `rows` training rows and `rows` test rows."""
     data = dataset("protein")
     order = np.random.default_rng(seed).permutation(len(data.y))[: 2 * rows]
     X, y = data.X[order].astype(np.float64), data.y[order]
@@ -73,7 +73,7 @@ def prepared(rows, seed):
 
 
 def _process(python, job, folder):
-    """What a process of one of the jobs below found."""
+    """Run one of the jobs below in a process and return its findings."""
     environment = os.environ | {"JAX_PLATFORMS": "cpu", "TF_CPP_MIN_LOG_LEVEL": "3"}
     done = subprocess.run(
         [str(python), __file__, "--worker", job, folder], capture_output=True, text=True, env=environment, check=False
@@ -85,7 +85,7 @@ def _process(python, job, folder):
 
 
 def matrices(folder, X, y, X_test, y_test):  # noqa: ARG001
-    """Kernel matrices by neural-tangents, into files; compiled before, for the same shapes."""
+    """Compute kernel matrices with neural-tangents and save them; a first call compiles for the same shapes."""
     kernel = neural_tangents_kernel(images=False)
     kernel(X, None)
     kernel(X_test, X)
@@ -101,12 +101,12 @@ def matrices(folder, X, y, X_test, y_test):  # noqa: ARG001
 
 
 def solve(folder, X, y, X_test, y_test):  # noqa: ARG001
-    """scikit-learn's solution with these matrices, α chosen on a fifth of the rows held out."""
+    """Solve with scikit-learn from the saved matrices; α is chosen on a held-out fifth of the rows."""
     from sklearn.kernel_ridge import KernelRidge
 
     with Meter() as meter:
         K, K_test = (np.load(folder / name).astype(np.float64) for name in ("K.npy", "K_test.npy"))
-        mean, n = y.mean(), len(y) // 5  # it fits no intercept
+        mean, n = y.mean(), len(y) // 5  # KernelRidge fits no intercept
         start = time.perf_counter()
         errors = {}
         for alpha in ALPHAS:
@@ -121,8 +121,8 @@ def solve(folder, X, y, X_test, y_test):  # noqa: ARG001
     return {"error": float(np.mean((predictions - y_test) ** 2)), "alpha": alpha, **seconds, "peak_mib": meter.peak_mib}
 
 
-def at_once(_folder, X, y, X_test, y_test):
-    """All at once: kernel, α by rows left out, solution; compiled before, on a tenth of the rows."""
+def ntkit_ridge(_folder, X, y, X_test, y_test):
+    """Fit ntkit's KernelRidge, α by leave-one-out error; a first fit on a tenth of the rows compiles."""
     from ntkit import KernelRidge
 
     model = KernelRidge("ntk", alphas=ALPHAS, depth=DEPTH, random_state=0)
@@ -146,11 +146,11 @@ def report(runs):
 
 
 def matrix_table():
-    """What bench_exact_kernels.py has measured."""
+    """Return the table of bench_exact_kernels.py."""
     head = "### Kernel matrices"
     runs = select(load_runs(bench_exact_kernels), device="cpu")
     if not runs:
-        return f"{head}\n\nNot measured: bench_exact_kernels.py does."
+        return f"{head}\n\nNot measured yet: run bench_exact_kernels.py."
     labels = {"ntkit": "• ntkit"}
     rows = [
         (row["task"], labels.get(row["method"], row["method"]), f"{row['seconds']:.3f}", f"{row['peak_mib']:.0f}",
@@ -158,18 +158,18 @@ def matrix_table():
         for row in methods_of(runs)
     ]  # fmt: skip
     cores = runs[0]["hardware"].partition(" of ")[0]
-    gains = [run["methods"]["neural-tangents"]["seconds"] / run["methods"]["ntkit"]["seconds"] for run in runs]
+    speedups = [run["methods"]["neural-tangents"]["seconds"] / run["methods"]["ntkit"]["seconds"] for run in runs]
     return (
-        f"{head}\n\nfloat32, {cores}; the libraries take turns, medians are shown. Memory "
-        "is the peak of the whole process. Errors are the largest of 200 × 200 entries (2 × 2 images) against float64, "
-        "relative to √(K(x, x) K(y, y)).\n\n"
+        f"{head}\n\nfloat32, {cores}. The libraries take turns; times are medians. Memory is the peak of the whole "
+        "process. The error is the largest deviation of 200 × 200 entries (2 × 2 images) from float64, relative to "
+        "√(K(x, x) K(y, y)).\n\n"
         + markdown_table(("matrix", "library", "seconds", "memory, MiB", "error"), rows)
-        + f"\n\nntkit is {min(gains):.1f} to {max(gains):.0f} times as fast."
+        + f"\n\nntkit is {min(speedups):.1f} to {max(speedups):.0f} times as fast."
     )
 
 
 def ridge_table(runs):
-    """Kernel ridge regression on protein."""
+    """Return the table of kernel ridge regression on protein."""
     head = "### Kernel ridge regression with the NTK"
     if not runs:
         return f"{head}\n\nNot measured."
@@ -184,12 +184,12 @@ def ridge_table(runs):
             rows.append((label, *["–"] * 5))
     n = max(run["rows"] for run in runs)
     return (
-        f"{head}\n\n{n} rows of protein to train, {n} to test; {DEPTH} layers; α one of 10⁻³, …, 10³. After "
-        "neural-tangents, scikit-learn's `KernelRidge` solves with the matrix, and α is chosen on a fifth of the rows "
-        "held out, from the one matrix; ntkit chooses it by residuals of rows left out. Neither's time has compilation "
-        "in it, nor that of handing over the matrix in files. Memory is the peak beyond the start.\n\n"
+        f"{head}\n\n{n} training rows and {n} test rows of protein; {DEPTH} layers; α from 10⁻³, …, 10³. "
+        "neural-tangents computes the matrix; scikit-learn's `KernelRidge` solves with it and chooses α on a held-out "
+        "fifth of the rows, without computing the matrix again. ntkit chooses α by leave-one-out error. Times exclude "
+        "compilation and passing the matrix on in files. Memory is the increase of the peak over the start.\n\n"
         + markdown_table(
-            ("", "mean squared error, Å²", "fit, s", "predict, s", "memory, MiB", "α chosen (all seeds)"), rows
+            ("", "mean squared error, Å²", "fit, s", "predict, s", "memory, MiB", "chosen α (all seeds)"), rows
         )
     )
 
@@ -198,7 +198,7 @@ if __name__ == "__main__":
     if "--worker" in sys.argv:
         job, folder = sys.argv[-2:]
         with np.load(Path(folder) / "rows.npz") as arrays:
-            jobs = {"matrices": matrices, "solve": solve, "ntkit": at_once}
+            jobs = {"matrices": matrices, "solve": solve, "ntkit": ntkit_ridge}
             print(json.dumps(jobs[job](Path(folder), **arrays)))
     else:
         main(__name__)

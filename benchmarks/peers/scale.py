@@ -1,10 +1,10 @@
-"""Why features: seconds, memory and error of the exact kernel and of features, as the rows become more.
+"""Time, memory and error of the exact kernel and of features as the number of rows grows.
 
     python benchmarks/peers/scale.py [--quick]
 
-The rows are made up: standard normal in 20 columns; the target is a random network with two hidden layers of ReLUs plus
-noise of a tenth of its variance. Features choose their penalty by residuals of rows left out; the exact kernel is given
-the power of ten that leave-one-out residuals choose for 4000 rows, so that it factorizes only once.
+The data are synthetic: standard normal rows with 20 columns; the target is a random network with two hidden layers of
+ReLUs, plus noise with a tenth of its variance. Features choose their penalty by leave-one-out error. The exact kernel
+uses a fixed penalty, the power of ten that leave-one-out error chooses for 4000 rows, so that it factorizes only once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ import numpy as np
 
 from experiment import Meter, main, markdown_table, mean_deviation, pyplot, select
 
-TITLE = "Why features: the exact kernel and features as the rows become more"
+TITLE = "Time, memory and error of the exact kernel and of features by number of rows"
 DEPTH = 2
 COLUMNS = 20
 ALPHA = 10.0
-NOISE = 0.1  # variance, where that of the noiseless target is 1
+NOISE = 0.1  # variance of the noise; the noiseless target has variance 1
 TEST_ROWS = 10_000
 WAYS = {
     "exact": "exact kernel matrix (`KernelRidge`)",
@@ -41,7 +41,7 @@ SIZES = {
 def cases(args):
     most = 4000 if args.quick else 10**9
     return [
-        {"way": way, "rows": n, "seed": 0}  # one target for all sizes: another one is easier or harder
+        {"way": way, "rows": n, "seed": 0}  # one seed: another random target would be easier or harder
         for way, sizes in SIZES.items()
         for n in sizes
         if n <= most
@@ -49,13 +49,13 @@ def cases(args):
 
 
 def measure(**case):
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # memory of its own
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:  # so that its peak memory is its own
         return pool.submit(worker, **case).result()
 
 
 def worker(way, rows, seed):
     X, y = teacher(rows + TEST_ROWS, seed)
-    learner(way, 200, seed).fit(X[:200], y[:200]).predict(X[:10])  # compiles what there is to
+    learner(way, 200, seed).fit(X[:200], y[:200]).predict(X[:10])  # compiles the code
     model = learner(way, None, seed)
     with Meter() as fit:
         model.fit(X[:rows], y[:rows])
@@ -71,7 +71,7 @@ def worker(way, rows, seed):
 
 
 def teacher(n, seed):
-    """Rows and targets: Var f = 1, noise of variance NOISE."""
+    """Return rows and targets f + noise, where Var f = 1 and the noise has variance NOISE."""
     rng = np.random.default_rng([1, seed])
     width = 32
     weights = [rng.standard_normal(shape) for shape in ((COLUMNS, width), (width, width), (width, 1))]
@@ -100,13 +100,13 @@ def report(runs):
             found = select(runs, way=way, rows=n)
             values = (mean_deviation(found, "fit_seconds", 2), mean_deviation(found, "peak_mib", 0))
             rows.append((label, f"{n:,}".replace(",", " "), *values, mean_deviation(found, "excess", 4)))
-    text = markdown_table(("", "rows", "fit, s", "peak memory, MiB", "error beyond the noise"), rows)
+    text = markdown_table(("", "rows", "fit, s", "peak memory, MiB", "excess error"), rows)
     return (
-        f"{text}\n\nNTK of depth {DEPTH}, {COLUMNS} columns; mean squared errors of {TEST_ROWS} test rows less the "
-        f"variance of the noise, {NOISE}, where the target has variance 1. The rows are made up (a random ReLU network "
-        "and noise). Memory is what a fit adds; the rows themselves are not in it. Features choose their penalty by "
-        f"residuals of rows left out; the exact kernel is given α = {ALPHA:g}, the power of ten that leave-one-out "
-        "residuals choose for 4000 rows, and factorizes once."
+        f"{text}\n\nNTK of depth {DEPTH}, {COLUMNS} columns. The data are synthetic: a random ReLU network plus noise. "
+        f"The excess error is the mean squared error on {TEST_ROWS} test rows minus the variance of the noise, "
+        f"{NOISE}; the noiseless target has variance 1. Memory is what a fit adds to the rows themselves. Features "
+        f"choose their penalty by leave-one-out error. The exact kernel uses α = {ALPHA:g}, the power of ten that "
+        "leave-one-out error chooses for 4000 rows, and factorizes once."
     )
 
 
@@ -117,7 +117,7 @@ def plot(runs, folder):
     for ax, key, label in zip(
         axes,
         ("fit_seconds", "peak_mib", "excess"),
-        ("seconds to fit", "memory of a fit, MiB", "test error beyond the noise"),
+        ("seconds to fit", "memory of a fit, MiB", "excess test error"),
         strict=True,
     ):
         for (way, name), colour in zip(names.items(), ("0.35", "C0", "C3"), strict=True):

@@ -484,7 +484,9 @@ def test_a_complete_fit_is_not_lost_with_its_checkpoint(X, y, path):
         yield from Stream(X, y)
         path.mkdir()  # which no fit can remove
 
-    with pytest.warns(RuntimeWarning, match=rf"complete, but its checkpoint '{path}' could not be removed: .*Remove it"):
+    with pytest.warns(
+        RuntimeWarning, match=rf"complete, but its checkpoint '{path}' could not be removed: .*Remove it"
+    ):
         model = ridge().fit(blocks(), checkpoint=path)
     assert_identical(model, ridge().fit(Stream(X, y)))
 

@@ -492,7 +492,7 @@ def test_weights_of_draws_that_were_not_kept(solver):
     np.testing.assert_array_equal(warm.predict(X), model(4, solver=solver).fit(X, y).predict(X))
 
 
-OTHER_ROWS = "'X' parameter of GramRidge must be the rows of the fit before, of equal weights"
+OTHER_ROWS = "'X' parameter of GramRidge must be the rows of the previous fit, with the same weights"
 
 
 @pytest.mark.parametrize(
@@ -504,11 +504,11 @@ OTHER_ROWS = "'X' parameter of GramRidge must be the rows of the fit before, of 
         ({}, "one number", OTHER_ROWS),
         ({}, "in place", OTHER_ROWS),
         ({}, "weights", OTHER_ROWS),
-        ({"normalize": False}, None, "must stay as they are"),
-        ({"fit_intercept": False}, None, "must stay as they are"),
-        ({"solver": "primal"}, None, "must stay as they are"),
-        ({"gram_dtype": "float32"}, None, "must stay as they are"),
-        ({"product_dtype": "float32"}, None, "must stay as they are"),
+        ({"normalize": False}, None, "must not be changed"),
+        ({"fit_intercept": False}, None, "must not be changed"),
+        ({"solver": "primal"}, None, "must not be changed"),
+        ({"gram_dtype": "float32"}, None, "must not be changed"),
+        ({"product_dtype": "float32"}, None, "must not be changed"),
     ],
 )
 @SOLVERS
@@ -631,7 +631,7 @@ def test_transduce_goes_on_with_warm_start(hidden_layers, monkeypatch):
     predictions = warm.transduce(X, y, new + 1)  # other rows: from the start
     assert drawn == list(range(7))
     np.testing.assert_array_equal(predictions, model(7, **options).transduce(X, y, new + 1))
-    with pytest.raises(ValueError, match="must be the rows of the fit before"):
+    with pytest.raises(ValueError, match="must be the rows of the previous fit"):
         warm.transduce(X + 1, y, new + 1)
 
 
@@ -703,9 +703,9 @@ def test_layers_on_top_go_with_unit_features_and_transduce():
     X, y = np.ones((4, 2)), np.arange(4) % 2
     with pytest.raises(ValueError, match=r"'hidden_layers' .* must be 0 for fit: .* Got 2 instead. Call transduce."):
         model(hidden_layers=2).fit(X, y)
-    with pytest.raises(ValueError, match=r"'normalize' .* must be True if there are hidden_layers. Got False"):
+    with pytest.raises(ValueError, match=r"'normalize' .* must be True if hidden_layers > 0. Got False"):
         model(hidden_layers=2, normalize=False).transduce(X, y, X)
-    with pytest.raises(ValueError, match=r"'solver' .* must be 'auto' or 'dual' if there are hidden_layers. Got 'prim"):
+    with pytest.raises(ValueError, match=r"'solver' .* must be 'auto' or 'dual' if hidden_layers > 0. Got 'prim"):
         model(hidden_layers=2, solver="primal").transduce(X, y, X)
 
 

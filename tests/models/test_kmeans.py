@@ -204,7 +204,7 @@ def test_bad_uses_of_the_objective(rng):
         model.kernel_objective(X, n_samples=0)
     with pytest.raises(ValueError, match=r"'random_state' parameter of FeatureKMeans.kernel_objective"):
         model.kernel_objective(X, random_state=-1)
-    with pytest.raises(TypeError, match=r"got parameters \['depth'\] of a kernel, but no kernel"):
+    with pytest.raises(TypeError, match=r"got kernel parameters \['depth'\], but no kernel"):
         model.kernel_objective(X, depth=2)
     with pytest.raises(TypeError, match=r"'kernel' parameter of FeatureKMeans.kernel_objective must be given"):
         identity().fit(X).kernel_objective(X)
@@ -424,7 +424,7 @@ def test_models_on_a_device(rng, monkeypatch):
     assert model.score(torch_rows(X)) == pytest.approx(-model.inertia_)
     weight = rng.integers(1, 3, 60)
     assert fourier().fit(X, sample_weight=weight).inertia_ > model.inertia_
-    with pytest.warns(ConvergenceWarning, match="1 clusters have rows, of n_clusters=3"):
+    with pytest.warns(ConvergenceWarning, match="Only 1 of n_clusters=3 clusters have rows"):
         fourier().fit(np.ones((5, 2)))
 
 

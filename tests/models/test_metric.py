@@ -20,6 +20,7 @@ from threadpoolctl import threadpool_limits
 import ntkit
 from ntkit import AdaptiveFeatures, FeatureRidge, FeatureRidgeClassifier, LearnedMetric, NystroemFeatures
 from ntkit.models import _metric as engine
+from ntkit.models import _metric_fits
 from ntkit.models.metric import encode_targets
 
 KERNELS = {"gaussian": engine.GAUSSIAN, "matern": engine.MATERN, "l1": engine.PRODUCT_LAPLACE}
@@ -68,7 +69,7 @@ def test_outer_products_equal_finite_differences(name, full, rng):
     fit, dual = trial.fits[0]
 
     def function(some):
-        return np.asarray(fit.spec.matrix(engine.apply(metric, some), fit.landmarks)) @ dual
+        return np.asarray(fit.spec.matrix(_metric_fits.apply(metric, some), fit.landmarks)) @ dual
 
     train = rows.splits[0].train
     expected = reference.outer_products(function, X[train], 1e-5)
@@ -112,7 +113,7 @@ def test_gain_is_the_error_over_that_with_half_of_the_landmarks(rng):
     trial = rows.lengths(rows.first(engine.MATERN), (0.5,))[0]
     split = rows.splits[0]
     half = engine.Comparison(X, Y, rows.weight, [split._replace(landmarks=split.landmarks[:32])])
-    fit = engine._Fit(trial.kernel.spec(trial.length), X, Y, rows.weight, half.splits[0])
+    fit = _metric_fits.NystroemFit(trial.kernel.spec(trial.length), X, Y, rows.weight, half.splits[0])
     error, _ = fit.solve(trial.alpha * trial.fits[0][0].scale / fit.scale)
     assert trial.gain == pytest.approx(trial.error / error, rel=1e-3)
     assert trial.gain < 0.9
@@ -468,8 +469,8 @@ def test_residuals_are_of_rows_that_the_fits_have_not_seen(rng):
     left = rows.residuals(trial)
     split = rows.splits[0]
     assert np.mean(left.Y[split.train] ** 2) > 0.9 * np.mean(y**2)
-    fit = engine._Fit(
-        trial.kernel.spec(0.3), X, y, np.ones(400), engine.Split(split.train, split.held, split.landmarks)
+    fit = _metric_fits.NystroemFit(
+        trial.kernel.spec(0.3), X, y, np.ones(400), _metric_fits.Split(split.train, split.held, split.landmarks)
     )
     predicted = fit.solver.predictions(1e-4 * fit.scale)
     np.testing.assert_allclose(left.Y[split.held], y[split.held] - predicted, atol=1e-3)

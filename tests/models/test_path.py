@@ -58,5 +58,5 @@ def test_penalties_that_cannot_be_solved_for():
     assert solution.alpha == 2e4
     np.testing.assert_array_equal(solution.alphas, [1.0, 2.0, 2e4])
     assert np.isnan(solution.errors).all()
-    with pytest.raises(ValueError, match="Model cannot be solved for any alpha"):
+    with pytest.raises(ValueError, match="Model has no solution for any alpha"):
         solve(Known([1.0], [1.0], least=np.inf), [1.0])

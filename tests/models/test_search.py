@@ -23,7 +23,8 @@ from ntkit import (
     NTKFeatures,
     RandomFourierFeatures,
 )
-from ntkit.models import search as module
+from ntkit.models import _search as module
+from ntkit.models import _search_clock as sizes
 
 SMALL = {"gaussian": RandomFourierFeatures(lengthscale=2.0), "linear": "passthrough"}
 KEYS = {"name", "round", "n_rows", "n_components", "loss", "error", "alpha", "seconds"}
@@ -159,17 +160,17 @@ def test_rows_and_features_grow_from_round_to_round(rng):
 
 
 def test_sizes_of_rounds_and_numbers_of_survivors():
-    small = module.Round(2000, 512)
-    assert module._rounds(3999, 4096) == [module.Round(3999, 1024)]
-    assert module._rounds(4000, 4096) == [small]
-    assert module._rounds(12000, 4096) == [small, module.Round(6000, 1024)]
-    assert module._rounds(4000, 100) == [module.Round(2000, 100)]
-    assert [module._survivors(n) for n in (1, 2, 4, 7, 8, 9, 20)] == [1, 2, 4, 4, 4, 5, 10]
+    small = sizes.Round(2000, 512)
+    assert sizes.few_row_rounds(3999, 4096) == [sizes.Round(3999, 1024)]
+    assert sizes.few_row_rounds(4000, 4096) == [small]
+    assert sizes.few_row_rounds(12000, 4096) == [small, sizes.Round(6000, 1024)]
+    assert sizes.few_row_rounds(4000, 100) == [sizes.Round(2000, 100)]
+    assert [sizes.n_survivors(n) for n in (1, 2, 4, 7, 8, 9, 20)] == [1, 2, 4, 4, 4, 5, 10]
 
 
 def test_weights_count_in_every_round(rng, monkeypatch):
     """Targets of rows with weight 0 have no effect, and errors are weighted means."""
-    monkeypatch.setattr(module, "_FIRST_ROWS", 40)
+    monkeypatch.setattr(sizes, "FIRST_ROWS", 40)
     X, weight = rng.standard_normal((200, 3)), rng.integers(0, 4, 200).astype(float)
     candidates = {"first": Columns([0]), "second": Columns([1]), "third": Columns([2])}
     y, results = X[:, 0] + 0.5 * rng.standard_normal(200), []
@@ -238,7 +239,7 @@ class Costly(TransformerMixin, BaseEstimator):
 
     def fit(self, X, y=None):  # noqa: ARG002
         self.n_features_in_ = X.shape[1]
-        Costly.clock.now += module._cost(module.Round(X.shape[0], self.n_components))
+        Costly.clock.now += sizes.fit_cost(sizes.Round(X.shape[0], self.n_components))
         return self
 
     def transform(self, X):
@@ -247,10 +248,11 @@ class Costly(TransformerMixin, BaseEstimator):
 
 @pytest.fixture
 def clock(monkeypatch):
-    monkeypatch.setattr(module, "_cost", lambda config: 1e-6 * config.n_rows * config.n_components**2)
-    monkeypatch.setattr(module, "time", Clock())
-    Costly.clock = module.time
-    return module.time
+    monkeypatch.setattr(sizes, "fit_cost", lambda config: 1e-6 * config.n_rows * config.n_components**2)
+    Costly.clock = Clock()
+    for part in (module, sizes):
+        monkeypatch.setattr(part, "time", Costly.clock)
+    return Costly.clock
 
 
 def fits(n_rows, n_candidates, budget, rng, n_components=16):
@@ -268,7 +270,7 @@ def fits(n_rows, n_candidates, budget, rng, n_components=16):
 def test_the_budget_is_kept(n_candidates, clock, rng):  # noqa: ARG001
     """To a tenth, if it suffices for three small fits and one on all rows."""
     n_rows, m = 20000, 16
-    final, first = (module._cost(module.Round(n, m)) for n in (n_rows, 2000))
+    final, first = (sizes.fit_cost(sizes.Round(n, m)) for n in (n_rows, 2000))
     counts = []
     for budget in (final + 4 * first, 2.5 * final, 4 * final, 8 * final, 1e9):
         count, seconds = fits(n_rows, n_candidates, budget, rng, m)
@@ -600,7 +602,7 @@ def test_metrics_are_learned_from_rows_on_which_no_error_is_estimated(rng, monke
     left_out = np.argsort(module.row_uniforms(seed, 0, 400)[:, 0])[:50]
     scaled = module.ArcsinhScaler().fit(np.delete(X, left_out, axis=0)).transform(np.delete(X, left_out, axis=0))
     np.testing.assert_allclose(seen[0], scaled)
-    model = search._estimator(module._Entry("a", candidates["a"]), 64, X).fit(X, y)
+    model = search._estimator(sizes.Entry("a", candidates["a"]), 64, X).fit(X, y)
     np.testing.assert_allclose(np.sort(model._solution.left_out[0][:, 0]), np.sort(y[left_out]))
 
 

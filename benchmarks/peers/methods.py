@@ -1,7 +1,7 @@
-"""Who competes on tables: what users would pick instead, and ntkit.
+"""The methods compared on tables: other libraries, and ntkit.
 
-A contestant has a learner, perhaps features before it, and what is chosen for it: `settings` (of the kernel) times
-`alphas` (of the penalty). Those with one setting and no alphas are taken as they come, or choose by themselves.
+A method has a learner, an optional feature map, and a grid of hyper-parameters: `settings` (of the kernel) times
+`alphas` (the penalty). A method with one setting and one alpha uses its defaults, or tunes itself.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sklearn.pipeline import make_pipeline
 from experiment import UnavailableError
 
 N_COMPONENTS = 2048
-TUNING_ROWS = 10_000  # most training rows by which LightGBM's parameters are chosen
-EXACT_ROWS = 10_000  # most training rows of contestants that have an n × n matrix
+TUNING_ROWS = 10_000  # LightGBM is tuned on at most this many training rows
+EXACT_ROWS = 10_000  # methods that store an n × n matrix get at most this many training rows
 ALPHAS = tuple(10.0**k for k in range(-4, 3))
 FACTORS = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # γ as multiples of scikit-learn's "scale"
-POLYNOMIALS = ((2, 0.3), (2, 1.0), (2, 3.0), (3, 0.3), (3, 1.0))  # degree, and γ as such a multiple
+POLYNOMIALS = ((2, 0.3), (2, 1.0), (2, 3.0), (3, 0.3), (3, 1.0))  # degree, and γ as a multiple of "scale"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What a contestant may know before it sees the rows."""
+    """What a method knows before it sees the rows."""
 
     classes: int  # 0 for regression
     seed: int
@@ -34,8 +34,8 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """A way to learn from a table."""
+class Method:
+    """A learning method with its hyper-parameter grid."""
 
     label: str
     about: str
@@ -44,7 +44,7 @@ class Contestant:
     settings: tuple = (None,)
     alphas: tuple = (None,)
     setting_name: str = ""
-    exact: bool = False  # has an n × n matrix, or, xRFM, takes too long for all rows
+    exact: bool = False  # stores an n × n matrix, or (xRFM) is too slow for all rows
     ours: bool = False
 
     def model(self, problem, setting, alpha):
@@ -52,7 +52,7 @@ class Contestant:
         return make_pipeline(self.features(problem, setting), learner) if self.features else learner
 
     def choose(self, problem, X, y, X_held, y_held):
-        """Setting and alpha with the least error on rows held out; features are made once for all alphas."""
+        """Return the setting and alpha with the lowest held-out error; compute features once per setting."""
         if len(self.settings) * len(self.alphas) == 1:
             return self.settings[0], self.alphas[0]
         errors = {}
@@ -67,7 +67,7 @@ class Contestant:
         return min(errors, key=errors.get)
 
     def chosen(self, setting, alpha, model):
-        """What was chosen, in words."""
+        """Describe the chosen hyper-parameters."""
         parts = [] if setting is None else [f"{self.setting_name} {setting}"]
         alpha = getattr(model, "alpha_", alpha)
         parts += [] if alpha is None else [f"α {alpha:.2g}"]
@@ -75,12 +75,12 @@ class Contestant:
 
 
 def error_of(problem, predictions, y):
-    """Mean squared error, or percent wrong."""
+    """Return the mean squared error, or the misclassification rate in percent."""
     predictions = np.asarray(predictions).ravel()
     return float(100 * np.mean(predictions != y) if problem.classes else np.mean((predictions - y) ** 2))
 
 
-# scikit-learn's, and other packages'.
+# scikit-learn and other packages.
 
 
 def linear(problem, _setting, _alpha):
@@ -117,7 +117,7 @@ def count_sketch(problem, setting):
 
 
 class ExactRBF(BaseEstimator):
-    """scikit-learn's KernelRidge in float64, as it solves; of several classes by columns of −1 and 1."""
+    """scikit-learn's KernelRidge in float64; for classification, one target column of −1 and 1 per class."""
 
     def __init__(self, gamma, alpha, classes):
         self.gamma = gamma
@@ -153,7 +153,7 @@ def light_gbm(problem, _setting, _alpha):
 
 
 class TunedLightGBM(BaseEstimator):
-    """LightGBM with the best of 20 random settings, and as many trees as predict rows held out best."""
+    """LightGBM with the best of 20 random settings and the number of trees that is best on held-out rows."""
 
     def __init__(self, seed, classes):
         self.seed = seed
@@ -203,7 +203,7 @@ def cat_boost(problem, _setting, _alpha):
 
 
 class RecursiveFeatureMachine(BaseEstimator):
-    """xRFM with its defaults; a fifth of the rows is its validation part, which it asks for."""
+    """xRFM with its defaults; it requires validation rows and gets a fifth of the training rows."""
 
     def __init__(self, seed, classes):
         self.seed = seed
@@ -224,7 +224,7 @@ class RecursiveFeatureMachine(BaseEstimator):
         return self.model_.predict(X)
 
 
-# ntkit's.
+# ntkit.
 
 
 def feature_ridge(problem, features=None):
@@ -274,54 +274,60 @@ def kernel_ridge_ntk(problem, depth, alpha):
     return law("ntk", alphas=alpha, depth=depth, random_state=problem.seed)
 
 
-_GRID = "γ of six, α of seven values"
+_GRID = "tuned: γ from 6 values, α from 7"
 _GAMMA = {"settings": FACTORS, "alphas": ALPHAS, "setting_name": "γ/scale"}
 
-# In the order in which they are measured: what the page needs most comes first.
-CONTESTANTS = {
-    "linear": Contestant("RidgeCV, linear", "the floor; α of ten values by left-out residuals", linear),
-    "default": Contestant(
-        "FeatureRidge()", "its default; kernel, metric, size and α by itself", lambda p, *_: feature_ridge(p), ours=True
+# In the order of measurement: the methods that the page needs most come first.
+METHODS = {
+    "linear": Method("RidgeCV, linear", "linear baseline; α from 10 values by leave-one-out error", linear),
+    "default": Method(
+        "FeatureRidge()",
+        "default; chooses kernel, metric, size and α itself",
+        lambda p, *_: feature_ridge(p),
+        ours=True,
     ),
-    "search": Contestant(
+    "search": Method(
         "FeatureRidgeSearch",
-        "kernels, metrics, size, α, an average by itself; about 60 s at most",
+        "chooses kernels, metrics, size, α and an average of models itself; at most about 60 s",
         search,
         ours=True,
     ),
-    "boosting": Contestant("HistGradientBoosting", "scikit-learn's trees, default", boosting),
-    "lightgbm": Contestant("LightGBM", "trees, default", light_gbm),
-    "lightgbm_tuned": Contestant("LightGBM, tuned", "20 random trials", lambda p, *_: TunedLightGBM(p.seed, p.classes)),
-    "catboost": Contestant("CatBoost", "trees, default", cat_boost),
-    "rbf_sampler": Contestant("RBFSampler + Ridge", _GRID, ridge, rbf_sampler, **_GAMMA),
-    "nystroem": Contestant("Nystroem + Ridge", _GRID, ridge, nystroem, **_GAMMA),
-    "gaussian": Contestant(
+    "boosting": Method("HistGradientBoosting", "scikit-learn's boosted trees, defaults", boosting),
+    "lightgbm": Method("LightGBM", "boosted trees, defaults", light_gbm),
+    "lightgbm_tuned": Method(
+        "LightGBM, tuned", "best of 20 random settings", lambda p, *_: TunedLightGBM(p.seed, p.classes)
+    ),
+    "catboost": Method("CatBoost", "boosted trees, defaults", cat_boost),
+    "rbf_sampler": Method("RBFSampler + Ridge", _GRID, ridge, rbf_sampler, **_GAMMA),
+    "nystroem": Method("Nystroem + Ridge", _GRID, ridge, nystroem, **_GAMMA),
+    "gaussian": Method(
         "FeatureRidge(GaussianFeatures)",
-        "length scale of six, those of γ; α by itself",
+        "tuned: length scale from 6 values (the γ grid); chooses α itself",
         feature_ridge_gaussian,
         settings=FACTORS,
         setting_name="γ/scale",
         ours=True,
     ),
-    "nystroem_ridge": Contestant(
+    "nystroem_ridge": Method(
         "FeatureRidge(NystroemFeatures)",
-        "Gaussian, length scale of six, those of γ; leverage scores; α by itself; added after the others were measured",
+        "Gaussian kernel, landmarks by leverage scores; tuned: length scale from 6 values (the γ grid); chooses α "
+        "itself; added after the other methods were measured",
         feature_ridge_nystroem,
         settings=FACTORS,
         setting_name="γ/scale",
         ours=True,
     ),
-    "ntk_depth": Contestant(
+    "ntk_depth": Method(
         "FeatureRidge(NTKFeatures)",
-        "depth of three; α by itself",
+        "tuned: depth from 3 values; chooses α itself",
         feature_ridge_ntk,
         settings=(1, 2, 3),
         setting_name="depth",
         ours=True,
     ),
-    "kernel_ridge_ntk": Contestant(
+    "kernel_ridge_ntk": Method(
         'KernelRidge("ntk")',
-        "exact kernel; depth of three, α of seven values",
+        "exact kernel; tuned: depth from 3 values, α from 7",
         kernel_ridge_ntk,
         settings=(1, 2, 3),
         alphas=ALPHAS,
@@ -329,22 +335,22 @@ CONTESTANTS = {
         exact=True,
         ours=True,
     ),
-    "kernel_ridge_rbf": Contestant(
+    "kernel_ridge_rbf": Method(
         "scikit-learn KernelRidge(rbf)",
         f"exact kernel; {_GRID}",
         lambda p, factor, alpha: ExactRBF(factor * p.scale, alpha, p.classes),
         **_GAMMA,
         exact=True,
     ),
-    "xrfm": Contestant(
+    "xrfm": Method(
         "xRFM",
-        "exact kernel of learned features, default; a fifth of its rows are its validation part",
+        "exact kernel of learned features, defaults; a fifth of its rows serve as validation set",
         lambda p, *_: RecursiveFeatureMachine(p.seed, p.classes),
         exact=True,
     ),
-    "count_sketch": Contestant(
+    "count_sketch": Method(
         "PolynomialCountSketch + Ridge",
-        "degree and γ of five pairs, α of seven values",
+        "tuned: degree and γ from 5 pairs, α from 7 values",
         ridge,
         count_sketch,
         settings=POLYNOMIALS,
