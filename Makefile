@@ -1,7 +1,7 @@
 # Two commands set everything up on a machine with Python >= 3.11 and git:
-#   make demo    trains, evaluates and plots on an embedded data set
+#   make demo    compares the exact kernel with features until its matrix no longer fits; tables and plots
 #   make test    runs the tests
-# Each makes its own .venv and installs what it needs.
+# Each creates its own .venv and installs what it needs.
 
 PYTHON ?= python3
 VENV := .venv
@@ -19,7 +19,7 @@ BENCH_ARGS ?=
 
 $(VENV)/base: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-	  { echo "ntkit needs Python >= 3.11; say make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	  { echo "ntkit needs Python >= 3.11. Try: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[plot,cli]'
 	touch $@
@@ -36,14 +36,14 @@ $(VENV)/docs: $(VENV)/dev
 demo: $(VENV)/base
 	$(BIN)/ntkit demo --output demo
 
-# One worker for each core: threads of BLAS and torch would wait for each other. A worker keeps to neighbouring tests,
-# which share compiled code and fitted models, until it has none left.
+# One worker per core, so one thread each for BLAS and torch. A worker runs neighbouring tests, which share compiled code
+# and fitted models, and takes tests from other workers when it has none left.
 PYTEST := OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --dist=worksteal $(PYTEST_ARGS)
 
 test: $(VENV)/dev
 	$(PYTEST)
 
-# and tutorials, killed processes, clusters, more trials and seeds
+# also tutorials, killed processes, clusters, more trials and seeds
 test-all: $(VENV)/dev
 	NTKIT_TEST_ALL=1 $(PYTEST)
 
@@ -69,7 +69,7 @@ check-docs: docs
 	command -v chromium >/dev/null || $(BIN)/python -m playwright install chromium
 	$(BIN)/python docs/check_site.py
 
-# every table and figure of the papers, and what users would pick instead; runs that are stopped go on where they were:
+# Every table and figure of the papers, and the comparison with other libraries. A stopped run continues where it was:
 #   make papers PAPERS_ARGS=--quick, PAPERS_ARGS='--device cuda'
 papers: $(VENV)/dev
 	$(BIN)/python benchmarks/papers/all.py $(PAPERS_ARGS)
@@ -77,7 +77,7 @@ papers: $(VENV)/dev
 peers: $(VENV)/dev
 	$(BIN)/python benchmarks/peers/all.py $(PEERS_ARGS)
 
-# single parts; what is in benchmarks/results is not measured again:
+# All other benchmarks. Cases that are already in benchmarks/results are not measured again:
 #   make bench BENCH=fourier BENCH_ARGS=--quick, BENCH_ARGS=--report, BENCH_ARGS='--device cuda'
 bench: $(VENV)/dev
 	for file in benchmarks/bench_$(BENCH).py; do $(BIN)/python $$file --plot docs $(BENCH_ARGS) || exit 1; done

@@ -701,7 +701,7 @@ def test_layers_on_top_are_put_on_the_sums_of_a_fit_without():
 
 def test_layers_on_top_go_with_unit_features_and_transduce():
     X, y = np.ones((4, 2)), np.arange(4) % 2
-    with pytest.raises(ValueError, match=r"'hidden_layers' .* must be 0 for fit: .* Got 2 instead. Call transduce."):
+    with pytest.raises(ValueError, match=r"'hidden_layers' .* must be 0 for fit, .* Got 2 instead. Call transduce."):
         model(hidden_layers=2).fit(X, y)
     with pytest.raises(ValueError, match=r"'normalize' .* must be True if hidden_layers > 0. Got False"):
         model(hidden_layers=2, normalize=False).transduce(X, y, X)

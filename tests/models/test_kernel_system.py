@@ -226,7 +226,7 @@ def check_near(found, there, K, n_neighbors):
 
 @pytest.mark.parametrize(("part_bytes", "n_neighbors"), [(1, 4), (8 * N * 5, 1), (8 * N * 5, N - 1), (2**25, 4)])
 def test_neighbours_in_the_kernel(part_bytes, n_neighbors, rng, monkeypatch):
-    monkeypatch.setattr(_kernel_matrix, "_PART_BYTES", part_bytes)
+    monkeypatch.setattr(_kernel_matrix, "_SEARCH_BYTES", part_bytes)
     X = rng.standard_normal((N, 3)) * np.logspace(-1, 1, N)[:, None]
     K = ntk(X, depth=2)
     for matrix in (of_rows(X, cache=8 * N * N), GivenMatrix(K), GivenMatrix(K, scale=rng.uniform(1, 9, N))):

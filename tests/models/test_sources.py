@@ -409,14 +409,14 @@ def test_bad_paths(tmp_path, frame, law):
     other = tmp_path / "t.xlsx"
     other.write_text("a")
     for wrong in (missing, str(missing), [path, missing]):
-        with pytest.raises(FileNotFoundError, match=rf"{name}.fit was given the path '.*missing.csv'.* not a file"):
+        with pytest.raises(FileNotFoundError, match=rf"{name}.fit got the path '.*missing.csv'.* not a file"):
             model(law).fit(wrong, "price")
-    with pytest.raises((FileNotFoundError, ValueError), match=rf"{name}.fit was given .*folder.*CSV"):
+    with pytest.raises((FileNotFoundError, ValueError), match=rf"{name}.fit got .*folder.*CSV"):
         model(law).fit(folder, "price")
     with pytest.raises(ValueError, match=rf"{name}.fit reads .csv.*Got '.*t.xlsx'; read other formats yourself"):
         model(law).fit(other, "price")
     with pytest.raises(
-        ValueError, match=rf"'.*t.csv' has no column 'cost', the target given to {name}.fit. It has 'a', "
+        ValueError, match=rf"'.*t.csv' has no column 'cost', the target given to {name}.fit. Its columns are 'a', "
     ):
         model(law).fit(path, "cost")
     for y in (None, frame["price"], np.ones(100), 3, []):

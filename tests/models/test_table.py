@@ -112,7 +112,7 @@ def test_targets_by_name_and_tables_by_path(tmp_path):
     frame.assign(price=y).to_csv(tmp_path / "a.csv", index=False)
     by_path = TableRegressor(small(FeatureRidge)).fit(tmp_path / "a.csv", "price")
     np.testing.assert_allclose(by_path.predict(tmp_path / "a.csv"), expected, rtol=1e-4, atol=1e-4)
-    with pytest.raises(ValueError, match=r"no column 'prize' for the targets. It has: size, town"):
+    with pytest.raises(ValueError, match=r"no column 'prize' for the targets. Its columns are: size, town"):
         TableRegressor("ridge").fit(frame, "prize")
     with pytest.raises(TypeError, match=r"'y' parameter of TableRegressor.fit must be the name of a column"):
         TableRegressor("ridge").fit(tmp_path / "a.csv", y)
@@ -194,7 +194,7 @@ def test_warnings_of_unseen_values_name_column_and_values():
         (
             {"learner": Ridge(), "n_components": 3},
             ValueError,
-            "'n_components' .* must be None, as Ridge has no n_components",
+            "'n_components' .* must be None, because Ridge has no n_components",
         ),
         ({"encoder": Ridge()}, TypeError, "'encoder' parameter of TableRegressor must be None, a TableEncoder"),
         ({"time_budget": -1}, ValueError, "'time_budget'"),
@@ -240,6 +240,6 @@ def test_number_of_features():
     assert model.coef_.shape == (2, 16)
     assert pipeline[-1].n_components == 64  # clones only
     with pytest.raises(
-        ValueError, match=r"'n_components' .* must be None, as StandardScaler has no n_components. Got 32"
+        ValueError, match=r"'n_components' .* must be None, because StandardScaler has no n_components. Got 32"
     ):
         FeatureRidge(StandardScaler(), n_components=32).fit(X, y)

@@ -131,7 +131,7 @@ def test_image_kernels_keep_gradients():
 def test_operations_without_gradients_raise_clear_errors():
     X = rows()
     model = ntkit.GramRidge(ntkit.NTKFeatures(n_components=8), random_state=0).fit(X, X[:, 0])
-    with pytest.raises(TypeError, match=r"GramRidge is no expression.*FeatureRidge"):
+    with pytest.raises(TypeError, match=r"GramRidge cannot be written as one expression.*FeatureRidge"):
         model.predict(torch.tensor(X, requires_grad=True))
 
 
