@@ -1,4 +1,4 @@
-"""Learners: ridge regression and classification and k-means on features; kernel ridge regression; learned metrics."""
+"""Learners: ridge regression, classification and k-means on features; kernel ridge regression; learned metrics."""
 
 from ntkit.models.adaptive import AdaptiveFeatures
 from ntkit.models.gram import GramRidge, GramRidgeClassifier, gram_matrix

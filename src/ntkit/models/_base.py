@@ -1,4 +1,4 @@
-"""What all ridge models share: parameters, the choice of α, predictions, classes and probabilities."""
+"""Base classes of the ridge models: parameters, choice of α, predictions, classes and probabilities."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from ntkit.models._path import Solution, choose, penalties
 from ntkit.models._problems import Problem, Selection
 from ntkit.models._targets import ClassTargets, RealTargets, Targets
 
-_WAYS = ("loo", "holdout")
+_SELECTIONS = ("loo", "holdout")
 
 
 class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
-    """Base class of all ridge models. They build a :class:`Problem`; all that follows is written here.
+    """Base class of all ridge models. A subclass builds a :class:`Problem`; this class does the rest.
 
-    A fitted model has `_targets` (what is known of y), `_solution` and what its features or its kernel need.
+    A fitted model has `_targets` (the encoding of y), `_solution`, and the fitted features or kernel.
     """
 
     alphas: Any
@@ -44,7 +44,7 @@ class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     n_features_in_: int
     _targets: Any
     _solution: Any
-    _centred: bool  # whether the constant was fitted: `fit_intercept` may be set for the next fit
+    _centred: bool  # whether the intercept was fitted; `fit_intercept` may have been changed since then
     _codec: ClassVar[type[Targets]]
 
     _state: ClassVar[dict[str, Field]] = {
@@ -55,11 +55,11 @@ class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     }
 
     def _check_common(self) -> None:
-        """Check the parameters that all models have."""
+        """Check the parameters that all ridge models have."""
         name = type(self).__name__
         check_alphas(self.alphas, name)
         check_bool(self.fit_intercept, "fit_intercept", name)
-        check_choice(self.selection, "selection", name, _WAYS)
+        check_choice(self.selection, "selection", name, _SELECTIONS)
         check_int(self.n_selection, "n_selection", name, minimum=1)
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
@@ -67,17 +67,17 @@ class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
 
     @property
     def _several(self) -> bool:
-        """Whether there is an α to choose."""
+        """Whether there is more than one α to choose from."""
         return self.alphas is None or np.size(self.alphas) > 1
 
     @property
     def _leaves_out(self) -> Selection:
-        """How rows are left out; none are if there is nothing to choose or to calibrate."""
+        """How rows are held out. No row is held out if there is nothing to choose and nothing to calibrate."""
         needed = self._several or issubclass(self._codec, ClassTargets)
         return Selection(self.selection, self.n_selection if needed else 0)
 
     def _choose(self, problem: Problem, mean_weight: float) -> Solution:
-        """The model of the best α; `mean_weight` is 1 unless rows weigh less than 1."""
+        """Return the solution for the best α. `mean_weight` is 1 unless rows have weights below 1."""
         alphas = penalties(self.alphas, lambda: problem.scale, mean_weight)
         targets = self._targets
         name, more = type(self).__name__, self.alphas is None
@@ -87,14 +87,14 @@ class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     def _check_state(self, limit: int) -> None:
         super()._check_state(limit)
         if self._targets.n_targets != len(self._solution.intercept):
-            raise ValueError(f"the solution must be of {self._targets.n_targets} targets")
+            raise ValueError(f"the solution must have {self._targets.n_targets} targets")
 
     def _solve(self) -> None:
-        """Bring the solution up to date."""
+        """Compute the solution if it is out of date."""
         check_is_fitted(self)
 
     def _read(self, name: str) -> Any:
-        """Part of the solution, as a NumPy array or a number; an AttributeError if there is none."""
+        """Return a field of the solution as a NumPy array or a number; raise AttributeError if there is no solution."""
         try:
             self._solve()
         except (NotFittedError, ValueError) as error:
@@ -103,39 +103,39 @@ class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
 
     @property
     def alpha_(self) -> float:
-        """The α chosen."""
+        """The chosen α."""
         return self._read("alpha")
 
     @property
     def alphas_(self) -> np.ndarray:
-        """The α to choose from."""
+        """The candidate values of α."""
         return self._read("alphas")
 
     @property
     def errors_(self) -> np.ndarray:
-        """Mean loss on rows left out, for each of `alphas_`."""
+        """Mean loss on held-out rows, for each of `alphas_`."""
         return self._read("errors")
 
     @abstractmethod
     def _scores(self, X: Any) -> Array:
-        """Predictions in float64, (n, n_targets)."""
+        """Return predictions in float64, of shape (n, n_targets)."""
 
     def _score_expression(self, X: Array) -> Array:  # noqa: ARG002
-        """Predictions in float64, (n, n_targets), as one expression of array operations."""
+        """Return predictions in float64, of shape (n, n_targets), as one expression of array operations."""
         raise NotExpressibleError(
-            f"{type(self).__name__} is no expression of array operations: it predicts from draws that it makes again. "
-            "Use FeatureRidge or KernelRidge, or detach the rows."
+            f"{type(self).__name__} cannot be written as one expression of array operations, because it repeats its "
+            "random draws to predict. Use FeatureRidge or KernelRidge, or detach the rows."
         )
 
     def _for_workers(self) -> Self:
-        """A copy that predicts, for Dask's workers."""
+        """Return a model that Dask's workers can predict with."""
         self._solve()
         return self
 
     def _map_rows(self, method: str, X: Any, n_columns: int | None, dtype: Any = None, **attributes: Any) -> Any:
-        """Results of a method for a Dask collection, of the dtype that they have for rows in memory.
+        """Apply a method to a Dask collection. The results have the same dtype as for rows in memory.
 
-        `attributes` are set on the workers: what pickles of a model lack.
+        `attributes` are set on the model of each worker; use them for attributes that pickles do not contain.
         """
         from ntkit.distributed import map_rows
 
@@ -153,7 +153,7 @@ class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
 
 
 class OfFeatures(RidgeModel):
-    """Models with weights of features."""
+    """Base class of models that have one weight per feature."""
 
     @property
     def coef_(self) -> np.ndarray:
@@ -163,7 +163,7 @@ class OfFeatures(RidgeModel):
 
 
 class _Call:
-    """A method of a model, sent to Dask's workers."""
+    """A model's method that is sent to Dask's workers."""
 
     def __init__(self, model: Any, method: str, attributes: dict[str, Any]):
         self.model, self.method, self.attributes, self.__name__ = model, method, attributes, method
@@ -174,7 +174,7 @@ class _Call:
 
 
 class RidgeRegressor(MultiOutputMixin, RegressorMixin, RidgeModel):
-    """Predictions of real targets."""
+    """Base class of ridge models for real targets."""
 
     _codec = RealTargets
     _state: ClassVar[dict[str, Field]] = {"_targets": Part(RealTargets)}
@@ -186,13 +186,13 @@ class RidgeRegressor(MultiOutputMixin, RegressorMixin, RidgeModel):
         ----------
         X : array, data frame, sparse matrix, torch tensor or Dask collection with rows or images
         return_std : bool, default=False
-            Whether to return standard deviations too: of a new target, noise included, in the Bayesian view, where the
-            penalty is a Gaussian prior. Not for models without a posterior.
+            Whether to return standard deviations too. They are the standard deviations of a new target, including its
+            noise, in the Bayesian view where the penalty is a Gaussian prior. Some models have no posterior.
 
         Returns
         -------
         array of shape (n_samples,) or (n_samples, n_targets), or two of them
-            Of the library of X; float32 for float32.
+            An array of the same library as X; float32 if X is float32.
         """
         self._solve()
         check_bool(return_std, "return_std", f"{type(self).__name__}.predict")
@@ -209,7 +209,7 @@ class RidgeRegressor(MultiOutputMixin, RegressorMixin, RidgeModel):
         return (mean, self._deviations(X)) if return_std else mean
 
     def expressions(self, X: Array) -> dict[str, Array]:
-        """The prediction as one expression of array operations, without checks, by its name.
+        """Return a dictionary with the prediction as one expression of array operations, without checks.
 
         Parameters
         ----------
@@ -220,20 +220,20 @@ class RidgeRegressor(MultiOutputMixin, RegressorMixin, RidgeModel):
         return {"prediction": scores[:, 0] if self._targets.single else scores}
 
     def _deviations(self, X: Any) -> Array:
-        """Standard deviations of new targets."""
+        """Return standard deviations of new targets."""
         spread = self._spread(X)
         noise = to_library(self._solution.noise, spread)
         return self._targets.decode(_array.namespace(spread).sqrt(noise * (1 + spread)[:, None]), X)
 
     @abstractmethod
     def _spread(self, X: Any) -> Array:
-        """Variance of predictions over the variance of the noise."""
+        """Return the variance of each prediction divided by the variance of the noise."""
 
     def _factorize(self) -> Any:
-        """What the spread is computed from, computed once."""
+        """Return the factorization that :meth:`_spread` needs; it is computed once."""
         raise ValueError(
-            f"{type(self).__name__} has no posterior to take standard deviations from. FeatureRidge has one, and "
-            "KernelRidge with solver='direct'."
+            f"{type(self).__name__} has no posterior and so no standard deviations. Use FeatureRidge, or KernelRidge "
+            "with solver='direct'."
         )
 
     def _per_target(self, values: np.ndarray) -> Any:
@@ -241,20 +241,20 @@ class RidgeRegressor(MultiOutputMixin, RegressorMixin, RidgeModel):
 
     @property
     def intercept_(self) -> Any:
-        """Constant term."""
+        """Intercept."""
         return self._per_target(self._read("intercept"))
 
     @property
     def noise_variance_(self) -> Any:
-        """Variance of the targets about the model."""
+        """Variance of the noise: the targets minus the model."""
         noise = self._read("noise")
         if noise is None:
-            raise AttributeError(f"This {type(self).__name__} was not solved in a way that tells its noise_variance_.")
+            raise AttributeError(f"The solver of this {type(self).__name__} does not compute noise_variance_.")
         return self._per_target(noise)
 
 
 class RidgeClassifier(ClassifierMixin, RidgeModel):
-    """Predictions of classes, and their probabilities."""
+    """Base class of ridge models for classes, with probabilities."""
 
     _codec = ClassTargets
     _state: ClassVar[dict[str, Field]] = {"_targets": Part(ClassTargets)}
@@ -262,10 +262,10 @@ class RidgeClassifier(ClassifierMixin, RidgeModel):
     def _check_state(self, limit: int) -> None:
         super()._check_state(limit)
         if self._targets.n_targets < 2:
-            raise ValueError("there must be two classes at least")
+            raise ValueError("there must be at least two classes")
 
     def decision_function(self, X: Any) -> Array:
-        """Log-odds of the classes: calibrated predictions, up to a constant for each row.
+        """Return calibrated log-odds of the classes, up to a constant for each row.
 
         Parameters
         ----------
@@ -273,7 +273,7 @@ class RidgeClassifier(ClassifierMixin, RidgeModel):
 
         Returns
         -------
-        array of shape (n_samples, n_classes), or (n_samples,) for two classes: the second's minus the first's
+        array of shape (n_samples, n_classes), or (n_samples,) for two classes: the second class minus the first
         """
         self._solve()
         if _array.is_dask(X):
@@ -306,7 +306,7 @@ class RidgeClassifier(ClassifierMixin, RidgeModel):
         return self._targets.decode(self._scores(X), X)
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of :meth:`predict_proba`.
+        """Return the logarithms of :meth:`predict_proba`.
 
         Parameters
         ----------
@@ -325,7 +325,7 @@ class RidgeClassifier(ClassifierMixin, RidgeModel):
         return self._targets.log_probabilities(self._scores(X), X, type(self).__name__)
 
     def expressions(self, X: Array) -> dict[str, Array]:
-        """The index of the class and the probabilities of all, as expressions of array operations, without checks.
+        """Return the index of the class and all probabilities as expressions of array operations, without checks.
 
         Parameters
         ----------
@@ -340,7 +340,7 @@ class RidgeClassifier(ClassifierMixin, RidgeModel):
         return found
 
     def predict_proba(self, X: Any) -> Array:
-        """Probabilities of the classes, calibrated on the rows left out in the fit.
+        """Return probabilities of the classes, calibrated on the rows held out in the fit.
 
         Parameters
         ----------
@@ -360,18 +360,18 @@ class RidgeClassifier(ClassifierMixin, RidgeModel):
     def classes_(self) -> np.ndarray:
         """The classes met so far, sorted."""
         if not len(getattr(getattr(self, "_targets", None), "labels", ())):
-            raise AttributeError(f"This {type(self).__name__} has not been fitted: it has no attribute 'classes_'.")
+            raise AttributeError(f"This {type(self).__name__} has no classes_ yet. Call fit first.")
         return self._targets.classes
 
     @property
     def intercept_(self) -> np.ndarray:
-        """Constant terms."""
+        """Intercepts."""
         return self._read("intercept")
 
     @property
     def temperature_(self) -> float:
-        """What predictions are divided by on the way to probabilities; further corrections are added to it."""
+        """Temperature of the calibration: scores are divided by it. The calibration also has linear corrections."""
         self._read("alpha")
         if self._targets.calibration is None:
-            raise AttributeError(f"This {type(self).__name__} has no probabilities: no rows were left out.")
+            raise AttributeError(f"This {type(self).__name__} has no probabilities: no rows were held out.")
         return self._targets.calibration.temperature

@@ -29,9 +29,9 @@ from ntkit._state import Declared, Field, Floats, Real
 _MATRIX_PRECISION = 1.0  # times k
 _OFFSET_PRECISION = 3.0
 
-# Rows of unknown label that the calibration assumes beside the n it has seen. Chosen on the same tables. A whole row in
-# the mixture raises the mean log loss by 8 % with 30 held-out rows and by 4 % with 100, since most tables have few
-# errors; none leaves probabilities unbounded.
+# Rows of unknown label that the calibration assumes in addition to the n rows it has seen. Chosen on the same tables.
+# A whole row in the mixture raises the mean log loss by 8 % with 30 held-out rows and by 4 % with 100, since most
+# tables have few errors. With 0 rows, probabilities could be arbitrarily close to 0 and 1.
 _SMOOTHING_ROWS = 0.2
 
 # Bounds of log(root mean square of the scores / temperature): from logits that hardly differ to logits that differ by
@@ -46,7 +46,7 @@ class Calibration(Declared):
     Attributes
     ----------
     temperature : float
-        What scores are divided by.
+        The scores are divided by it.
     matrix : ndarray of shape (n_classes, n_classes)
         Correction of the logits that is linear in the scores: entry (i, j) times score i is added to logit j.
     offsets : ndarray of shape (n_classes,)
@@ -73,7 +73,7 @@ class Calibration(Declared):
 
 
 def log_probabilities(scores: np.ndarray, calibration: Calibration | float) -> np.ndarray:
-    """Logarithms of calibrated probabilities.
+    """Compute the logarithms of calibrated probabilities.
 
     Parameters
     ----------
@@ -98,7 +98,7 @@ def log_probabilities(scores: np.ndarray, calibration: Calibration | float) -> n
 
 
 def logits(scores: np.ndarray, calibration: Calibration) -> np.ndarray:
-    """Logarithms of probabilities without smoothing, up to a constant for each row."""
+    """Compute the logarithms of the probabilities without smoothing, up to a constant for each row."""
     if _array.is_numpy(scores):
         centred = _centre(scores)
         return centred / calibration.temperature + centred @ calibration.matrix + calibration.offsets
@@ -108,27 +108,27 @@ def logits(scores: np.ndarray, calibration: Calibration) -> np.ndarray:
 
 
 def fit_calibration(scores: np.ndarray, labels: np.ndarray, weight: np.ndarray, n_classes: int) -> Calibration:
-    """Calibration with the smallest penalized log loss on scores of rows that the model was not fitted on.
+    """Fit the calibration with the smallest penalized log loss on scores of held-out rows.
 
     With k classes, c = scores minus their mean over the classes, and s the root mean square of c,
 
         p(scores) = (1 − ε) softmax(c / T + Vᵀc + b) + ε / k,    ε = 0.2 / (n + 1).
 
-    T, V and b minimize  Σ w ℓ + k s²‖V‖² / 2 + 3 ‖b‖² / 2,  where ℓ is the cross-entropy of the softmax and labels
-    that are one-hot up to a share ε, which is uniform. This is matrix scaling ([1]_, Section 4.2). ODIR ([2]_)
-    penalizes b and the entries of V off the diagonal; here the diagonal of V has the same penalty, so that few rows
-    give V ≈ 0 and b ≈ 0, which is temperature scaling. The trace of V is 0, and V itself where T is at its upper
-    bound. Both uses of ε bound the confidence: n rows without an error don't show that errors are much rarer than 1/n.
+    T, V and b minimize  Σ w ℓ + k s²‖V‖² / 2 + 3 ‖b‖² / 2,  where ℓ is the cross-entropy between the softmax and
+    (1 − ε) one-hot + ε / k. This is matrix scaling ([1]_, Section 4.2). ODIR ([2]_) penalizes b and the entries of V
+    off the diagonal. Here the diagonal of V has the same penalty, so that few rows give V ≈ 0 and b ≈ 0, which is
+    temperature scaling. The trace of V is 0. If T reaches its upper bound, V is set to 0. Both uses of ε bound the
+    confidence: n rows without an error don't show that errors are much rarer than 1/n.
 
     Parameters
     ----------
     scores : ndarray of shape (n, n_classes)
         Rows with a score that is not finite are dropped.
     labels : ndarray of int of shape (n,)
-        Not all classes need be present.
+        Classes may be absent.
     weight : ndarray of shape (n,)
-        A row of weight 2 counts as two rows; n above is the sum of the weights. Weights of mean below 1 are divided by
-        their mean, since a row is not less than one observation.
+        A row of weight 2 counts as two rows; n above is the sum of the weights. If the mean weight is below 1, the
+        weights are divided by it, since a row is at least one observation.
     n_classes : int
 
     Returns
@@ -141,8 +141,8 @@ def fit_calibration(scores: np.ndarray, labels: np.ndarray, weight: np.ndarray, 
     k = 100. Probabilities are exact up to 1e-8 (1e-7 for k = 100).
 
     Adding a constant to all scores of a row changes nothing; dividing all scores by a constant divides T by it. Unlike
-    one temperature, the map can change which class has the largest value, so that classifiers predict by the calibrated
-    values. With two classes it moves the threshold.
+    a single temperature, the map can change which class has the largest value. Classifiers therefore predict from the
+    calibrated values. With two classes, the calibration moves the threshold.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def fit_calibration(scores: np.ndarray, labels: np.ndarray, weight: np.ndarray, 
     bounds = [tuple(np.exp(_LOG_SLOPE_BOUNDS))] + [(None, None)] * (len(start) - 1)
     options = {"maxiter": 2000, "maxfun": 4000, "maxcor": 30, "ftol": 0.0, "gtol": 1e-10}
     found = minimize(objective, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
-    if found.x[0] <= 1.001 * bounds[0][0]:  # scores tell nothing of the labels: V must not turn them round
+    if found.x[0] <= 1.001 * bounds[0][0]:  # scores say nothing about the labels: V must not reverse their order
         bounds[1 + n_classes :] = [(0.0, 0.0)] * n_classes**2
         found = minimize(objective, start, jac=True, bounds=bounds, method="L-BFGS-B", options=options)
     slope, offsets, matrix = objective.split(found.x)
@@ -177,7 +177,7 @@ def fit_calibration(scores: np.ndarray, labels: np.ndarray, weight: np.ndarray, 
 
 
 def temperature(scores: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> float:
-    """Temperature with the smallest log loss on scores of rows that the model was not fitted on, without penalties.
+    """Find the temperature with the smallest log loss on scores of held-out rows, without penalties.
 
     Parameters
     ----------
@@ -208,10 +208,10 @@ def temperature(scores: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> f
 
 
 def left_out_log_loss(targets: Any, predictions: Any, weight: Any) -> float:
-    """Log loss at the best temperature, by which α is chosen.
+    """Compute the log loss at the best temperature; the choice of α minimizes it.
 
-    The corrections of :func:`fit_calibration` are left out: with them, α was better on some tables and worse on others,
-    at several times the cost.
+    The matrix and the offsets of :func:`fit_calibration` are not used here: with them, the chosen α was better on some
+    tables and worse on others, at several times the cost.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ def left_out_log_loss(targets: Any, predictions: Any, weight: Any) -> float:
     Returns
     -------
     float
-        Infinity if a prediction is not finite, or without rows of positive weight.
+        Infinity if a prediction is not finite or if no row has a positive weight.
     """
     targets, scores, weight = to_numpy(targets), to_numpy(predictions), to_numpy(weight)
     if not np.isfinite(scores).all() or weight.sum() == 0:
@@ -234,7 +234,7 @@ def left_out_log_loss(targets: Any, predictions: Any, weight: Any) -> float:
 
 
 class _Objective:
-    """Penalized cross-entropy per unit of weight, and its gradient, of (slope, offsets, matrix) in one vector."""
+    """Penalized cross-entropy per unit of weight and its gradient, for (slope, offsets, matrix) in one vector."""
 
     def __init__(self, scores: np.ndarray, targets: np.ndarray, weight: np.ndarray):
         self.scores, self.targets = scores, targets
@@ -263,7 +263,7 @@ class _Objective:
 
 
 def _used(scores: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows with finite scores and positive weight."""
+    """Select the rows with finite scores and positive weight."""
     used = np.isfinite(scores).all(axis=1) & (weight > 0)
     return scores[used], labels[used], weight[used]
 
@@ -273,7 +273,7 @@ def _centre(scores: np.ndarray) -> np.ndarray:
 
 
 def _smooth(labels: np.ndarray, smoothing: float, n_classes: int) -> np.ndarray:
-    """One-hot labels with a uniform share."""
+    """Return (1 − smoothing) one-hot + smoothing / n_classes."""
     targets = np.full((len(labels), n_classes), smoothing / n_classes)
     targets[np.arange(len(labels)), labels] += 1.0 - smoothing
     return targets

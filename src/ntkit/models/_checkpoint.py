@@ -1,4 +1,4 @@
-"""Statistics on disk, so that a fit that was killed goes on where it was."""
+"""Checkpoints: statistics saved to disk, from which an interrupted fit continues."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ KIND = "checkpoint"
 
 @dataclass
 class Progress(Declared):
-    """How far a fit has come."""
+    """State of a fit after some blocks of rows."""
 
     fingerprint: str
-    """Of what must be the same when the fit goes on: features, sizes, the first rows, the files."""
+    """Digest of everything that must be the same when the fit continues: features, sizes, first rows, files."""
     n_blocks: int
     digest: str
-    """Of the rows, targets and weights of all blocks so far."""
+    """Digest of the rows, targets and weights of all blocks so far."""
     statistics: Statistics
     targets: ClassTargets | RealTargets
 
@@ -49,10 +49,10 @@ class Progress(Declared):
 
 
 class Checkpoint:
-    """The file of one fit.
+    """The checkpoint file of one fit.
 
-    It is written after whole multiples of the rows whose products are added up in single precision: then a
-    fit that goes on from it rounds as one that was not interrupted.
+    It is written only when no product in single precision is pending. A fit that continues from it therefore has the
+    same rounding errors as a fit that was not interrupted.
     """
 
     def __init__(self, path: str | PathLike[str], every: float, model: FeatureModel):
@@ -69,9 +69,9 @@ class Checkpoint:
         self._warned = False
 
     def resume(self, source: Source) -> int:
-        """Take over the statistics of the file, if there is one; return the number of blocks they contain.
+        """Load the statistics from the file, if it exists, and return the number of blocks that they contain.
 
-        The features must be fitted, and the statistics be those of no rows.
+        The features must be fitted, and the model's statistics must be empty.
         """
         from ntkit.persistence import load_part
 
@@ -80,15 +80,15 @@ class Checkpoint:
             return 0
         found = load_part(Progress, self.path, kind=KIND)
         if found.fingerprint != self.fingerprint:
-            raise self._other("a fit with other parameters, features, files or first rows")
+            raise self._mismatch("comes from a fit with other parameters, features, files or first rows")
         if not self._fits(found):
-            raise FileError(f"The checkpoint '{self.path}' contradicts itself. Remove it to begin again.")
+            raise FileError(f"The checkpoint '{self.path}' is inconsistent. Remove it to start again.")
         self.model._statistics, self.model._targets = found.statistics, found.targets
         self._resumed = found
         return found.n_blocks
 
     def _fits(self, found: Progress) -> bool:
-        """Whether statistics and targets are of this model; the fingerprint says so, unless someone else wrote it."""
+        """Whether statistics and targets fit this model. The fingerprint implies it, unless the file was forged."""
         statistics, empty = found.statistics, self.model._statistics
         return (
             type(found.targets) is type(self.model._targets)
@@ -99,23 +99,24 @@ class Checkpoint:
         )
 
     def see(self, block: Block) -> None:
-        """Take note of a block; raise if the blocks that the file holds had other rows."""
+        """Add a block to the digest; raise if the blocks in the file had other rows."""
         self._digest.add(block.X, block.y, block.weight)
         self._n_seen += 1
         found = self._resumed
         if found is not None and self._n_seen == found.n_blocks and self._digest.text() != found.digest:
-            raise self._other(f"other rows, targets or weights in the first {found.n_blocks} blocks")
+            raise self._mismatch(f"has other rows, targets or weights in the first {found.n_blocks} blocks")
 
     def end(self) -> None:
-        """Raise if there were fewer blocks than the file holds."""
+        """Raise if there were fewer blocks than in the file."""
         if self._resumed is not None and self._n_seen < self._resumed.n_blocks:
-            raise self._other(f"{self._resumed.n_blocks} blocks, where there are {self._n_seen} now")
+            raise self._mismatch(f"has {self._resumed.n_blocks} blocks, but there are only {self._n_seen} now")
 
-    def _other(self, what: str) -> FileError:
-        return FileError(f"The checkpoint '{self.path}' is of {what}. Remove it to begin again, or fit as before.")
+    def _mismatch(self, what: str) -> FileError:
+        remedy = "Remove it to start again, or fit with the original data and parameters."
+        return FileError(f"The checkpoint '{self.path}' {what}. {remedy}")
 
     def write(self, n_blocks: int) -> None:
-        """Write the statistics after `n_blocks` blocks, if it is time."""
+        """Write the statistics after `n_blocks` blocks, if the last write was `every` seconds ago or more."""
         from ntkit.persistence import save_part
 
         statistics = self.model._statistics
@@ -125,45 +126,54 @@ class Checkpoint:
         try:
             save_part(progress, self.path, kind=KIND)
         except OSError as error:
-            self._warn(f"The fit goes on without a checkpoint, and tries again every {self.every:g} s: {error}.")
+            self._warn(
+                "The checkpoint could not be written. The fit continues without it and tries again every "
+                f"{self.every:g} s: {error}."
+            )
         self.written = time.monotonic()
 
     def remove(self) -> None:
-        """Remove the file of a fit that is complete, and what killed fits have left beside it."""
+        """Remove the file of a complete fit, and the temporary files of fits that were killed."""
         try:
             self.path.unlink(missing_ok=True)
         except OSError as error:
-            self._warn(f"The fit is complete, but its checkpoint '{self.path}' stays: {error.strerror}. Remove it.")
+            self._warn(
+                f"The fit is complete, but its checkpoint '{self.path}' could not be removed: {error.strerror}. "
+                "Remove it yourself."
+            )
         _files.remove_abandoned(self.path)
 
     def _warn(self, text: str) -> None:
-        """Warn, once."""
+        """Issue a warning, at most once per fit."""
         if not self._warned:
             warnings.warn(text, RuntimeWarning, stacklevel=4)
         self._warned = True
 
 
 def _check_path(path: Path, owner: str) -> None:
-    """Raise unless a file can be made there: better now than when it is time for the first checkpoint."""
+    """Raise unless a file can be created there; otherwise the error would only appear at the first write."""
     try:
         _files.check_writable(path)
     except OSError as error:
-        text = f"The 'checkpoint' parameter of {owner} must name a file that can be made: {error.strerror}."
+        text = f"The 'checkpoint' parameter of {owner} must name a file that can be created: {error.strerror}."
         raise OSError(error.errno, f"{text} Choose another folder.") from error
 
 
 def _check_seeds(model: FeatureModel, owner: str) -> None:
-    """Raise if a fit that goes on would draw other features or another sample; parts without a seed get the model's."""
+    """Raise if a continued fit would draw other features or another sample.
+
+    Parts without a seed of their own are fine: they get theirs from the model.
+    """
     parameters = model.get_params(deep=True)
     for name in sorted(name for name in parameters if name.rpartition("__")[2] == "random_state"):
         value = parameters[name]
         if not isinstance(value, Integral | np.random.SeedSequence) and not (value is None and "__" in name):
-            rule = "an int, for a fit with a checkpoint to go on with the same draws"
+            rule = "an int if there is a checkpoint, so that a continued fit repeats the same draws"
             raise ValueError(message(owner, name, rule, value))
 
 
 def _fingerprint(model: FeatureModel, source: Source) -> str:
-    """Digest of what must be the same when the fit goes on."""
+    """Compute a digest of everything that must be the same when the fit continues."""
     first = source.first()
     some: Any = _array.to_numpy(model._transform(take_rows(first.X, slice(0, 8))))
     digest = Digest()

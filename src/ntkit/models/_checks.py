@@ -1,4 +1,4 @@
-"""Checks of penalties and weights; arrays from one library to another."""
+"""Checks of penalties and weights; conversion of arrays between libraries."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ntkit._validation import check_data, message, real_array
 
 
 def check_alphas(alphas: Any, owner: str) -> None:
-    """Raise unless `alphas` is None, a number ≥ 0 or a non-empty array of such."""
+    """Raise unless `alphas` is None, a number ≥ 0 or a non-empty array of numbers ≥ 0."""
     rule = "None, a finite number ≥ 0, or a non-empty array of such numbers"
     if alphas is None:
         return
@@ -27,7 +27,7 @@ def check_alphas(alphas: Any, owner: str) -> None:
 
 
 def check_gradient_rows(model: Any, X: Any) -> None:
-    """Raise unless a tensor to differentiate has the columns of the fit, and finite numbers."""
+    """Raise unless a tensor that requires gradients has the number of columns of the fit, and finite values."""
     name = type(model).__name__
     rows = check_data(X, "X", name, ndims=(2, 4))
     if int(np.prod(rows.shape[1:])) != model.n_features_in_:
@@ -36,7 +36,7 @@ def check_gradient_rows(model: Any, X: Any) -> None:
 
 
 def check_weight(weight: Any, n_rows: int, owner: str) -> np.ndarray:
-    """Sample weights as a float64 array, ones if None."""
+    """Return the sample weights as a float64 array; ones for None."""
     if weight is None:
         return np.ones(n_rows)
     rule = f"an array of {n_rows} finite numbers ≥ 0"
@@ -49,7 +49,7 @@ def check_weight(weight: Any, n_rows: int, owner: str) -> np.ndarray:
 
 
 def like_rows(values: Array, X: Any) -> Array:
-    """Results in the library and the floating dtype of the rows."""
+    """Convert results to the library and the floating dtype of the rows."""
     if _array.is_torch(X):
         values = to_library(values, X)
         return values.to(X.dtype) if X.dtype.is_floating_point else values
@@ -57,13 +57,13 @@ def like_rows(values: Array, X: Any) -> Array:
 
 
 def result_dtype(X: Any) -> Any:
-    """NumPy dtype of results for rows of an array or a data frame: float32 if all of it is, else float64."""
+    """Return the NumPy dtype of results for an array or a data frame: float32 if all its columns are, else float64."""
     dtypes = [X.dtype] if hasattr(X, "dtype") else list(getattr(X, "dtypes", [None]))
     return np.float32 if all(dtype == np.float32 for dtype in dtypes) else np.float64
 
 
 def to_library(x: Array, like: Array) -> Array:
-    """`x` in the library and on the device of `like`."""
+    """Convert `x` to the library and the device of `like`."""
     if _array.is_torch(like):
         import torch
 
@@ -72,5 +72,5 @@ def to_library(x: Array, like: Array) -> Array:
 
 
 def n_units(weight: np.ndarray) -> float:
-    """Number of rows with a weight, where a weight above 1 counts as that many rows; Σw/n_units ≤ 1."""
+    """Return Σ max(w, 1) over rows of positive weight w: the number of observations. Σw/n_units ≤ 1."""
     return float(np.maximum(weight, 1.0)[weight > 0].sum())

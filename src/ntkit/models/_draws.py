@@ -1,4 +1,4 @@
-"""Independent draws of a feature map on the same rows: normalized, centred and rounded."""
+"""Independent draws of a feature map on the same rows, with normalized, centred and rounded features."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRODUCT_DTYPES = ("bfloat16", "float32", "float64")
 
 @dataclass
 class Draw(Declared):
-    """A fitted map, and the mean of its features over the rows it was fitted on (None: they are not centred)."""
+    """A fitted map, and the mean of its features over the rows of the fit (None if features are not centred)."""
 
     map: Any
     mean: Array | None
@@ -37,22 +37,22 @@ class Draw(Declared):
 
 
 class MapDraws(Declared):
-    """Draws of the last step of `features` from seeds of their own; the steps before it are fitted once.
+    """Several draws of the last step of `features`, each with its own seed. Earlier steps are fitted once.
 
     Parameters
     ----------
     features : transformer
     seed : numpy.random.SeedSequence
-        Draw d has the seed that belongs to the key ("draw", d), however many there are.
+        Draw d uses the seed derived with the key ("draw", d), whatever the number of draws.
     normalize, center : bool
-        Whether rows of features are divided by their norms, then centred on the mean of the fitted rows.
+        `normalize` divides each row of features by its norm; `center` then subtracts the mean over the rows of the fit.
     product_dtype : str or None
-        What the features are rounded to in the end; None: the dtype they came in.
+        The features are rounded to this dtype at the end. None keeps the dtype of the map.
     batch_size : int or None
     owner : str
-        Whose `features` these are, for error messages.
+        Name of the estimator that has the parameter `features`, for error messages.
     zeros : bool
-        Whether features of a row may all be zero.
+        Whether the features of a row may all be zero.
     """
 
     def __init__(
@@ -81,23 +81,23 @@ class MapDraws(Declared):
         "owner": Text(),
         "zeros": Flag(),
     }
-    _transient: ClassVar[tuple[str, ...]] = ("step", "seed", "weight", "batch_size")  # no draws after a pickle
+    _transient: ClassVar[tuple[str, ...]] = ("step", "seed", "weight", "batch_size")  # an unpickled object cannot draw
     batch_size: int | None = None
     weight: np.ndarray | None
 
     @property
     def settings(self) -> tuple[Any, ...]:
-        """What must be the same for all draws."""
+        """The settings that must be the same for all draws."""
         return self.normalize, self.center, self.product_dtype
 
     def check_number(self, n_draws: int) -> None:
-        """Raise if there are to be several draws of what is not random."""
+        """Raise if several draws are asked for, but the map is not random."""
         if n_draws > 1 and not seed_names(self.step):
             rule = "1 if the last step of 'features' has no 'random_state'"
             raise ValueError(message(self.owner, "n_draws", rule, n_draws))
 
     def fit(self, X: Any, weight: np.ndarray | None = None) -> Any:
-        """Fit the steps before the map and return the rows as they come to it; `weight` counts for the map too."""
+        """Fit the steps before the map and return the transformed rows. The map will be fitted with `weight` too."""
         self.weight = weight
         if self.before is None:
             return X
@@ -107,11 +107,11 @@ class MapDraws(Declared):
         return fit_whole(self.before, X, weight, self.owner).transform(X)
 
     def rows(self, X: Any) -> Any:
-        """Rows as they come to the map."""
+        """Apply the steps before the map."""
         return X if self.before is None else self.before.transform(X)
 
     def draw(self, number: int, rows: Any) -> tuple[Draw, Array]:
-        """A draw fitted on some rows, and their features."""
+        """Fit draw `number` on the rows; return it and their features."""
         feature_map = seeded(self.step, keyed(self.seed, "draw", number), all_parts=True)
         fit_whole(feature_map, rows, self.weight, self.owner)
         mean = wide = dtype = None
@@ -120,7 +120,7 @@ class MapDraws(Declared):
             if wide is None:
                 wide = xp.empty((n_rows_of(rows), Z.shape[1]), dtype=Z.dtype, device=_array.device(Z))
             wide[part], dtype = Z, original
-        assert wide is not None  # there is a row at least
+        assert wide is not None  # there is at least one row
         if self.center:
             xp = _array.namespace(wide)
             mean = xp.astype(xp.mean(wide, axis=0, dtype=xp.float64), wide.dtype)
@@ -128,14 +128,14 @@ class MapDraws(Declared):
         return Draw(_apart(feature_map, rows), mean), self._rounded(wide, dtype)
 
     def blocks(self, draw: Draw, rows: Any) -> Iterator[tuple[slice, Array]]:
-        """Yield the features of a draw for blocks of rows, with their places."""
+        """Yield blocks of rows: their slice and their features in a draw."""
         for part, Z, dtype in self._wide_blocks(_apart(draw.map, rows), rows):
             if draw.mean is not None:
                 Z = Z - to_library(draw.mean, Z)
             yield part, self._rounded(Z, dtype)
 
     def _wide_blocks(self, feature_map: Any, rows: Any) -> Iterator[tuple[slice, Array, Any]]:
-        """Yield places, features in float32 or float64, and the dtype they came in."""
+        """Yield blocks of rows: their slice, their features in float32 or float64, and the dtype that the map gave."""
         first = self._transform(feature_map, take_rows(rows, slice(0, 1)))
         step = self.batch_size or block_rows(int(first.shape[1]), first.dtype.itemsize, first)
         for start in range(0, n_rows_of(rows), step):
@@ -147,32 +147,33 @@ class MapDraws(Declared):
         return dense_features(feature_map, X, self.owner, keep_half=True)
 
     def _normalized(self, Z: Array) -> Array:
-        """Rows over their norms, or as they are, in float32 at least; zero stays zero."""
+        """Divide rows by their norms if `normalize` is set, in float32 or wider; rows of zeros stay zero."""
         xp: Any = _array.namespace(Z)
         Z = xp.astype(Z, xp.float32) if Z.dtype.itemsize < 4 else Z
         peak = xp.max(xp.abs(Z), axis=1)
         if not bool(xp.all(xp.isfinite(peak))):
             raise ValueError(message(self.owner, "X", "free of NaN and infinity, and its features as well", Z))
         if not self.zeros and bool(xp.any(peak == 0)):
-            rule = "free of rows whose features are all zero if there are hidden_layers"
+            rule = "free of rows whose features are all zero if hidden_layers > 0"
             raise ValueError(message(self.owner, "X", rule, Z))
         if not self.normalize:
             return Z
-        Z = Z / _or_one(peak)  # squares of features of any size then neither overflow nor vanish
+        Z = Z / _or_one(peak)  # so that squares neither overflow nor underflow
         return Z / _or_one(xp.sqrt(xp.sum(Z * Z, axis=1)))
 
     def _rounded(self, Z: Array, dtype: Any) -> Array:
         xp: Any = _array.namespace(Z)
         if self.product_dtype == "bfloat16" and _array.is_numpy(Z):
             rule = "'float32' or 'float64' for features in NumPy arrays, which have no bfloat16"
-            raise ValueError(message(self.owner, "product_dtype", rule, self.product_dtype, "Pass X as torch tensor."))
+            remedy = "Pass X as a torch tensor."
+            raise ValueError(message(self.owner, "product_dtype", rule, self.product_dtype, remedy))
         return xp.astype(Z, getattr(xp, self.product_dtype) if self.product_dtype else dtype, copy=False)
 
 
 def check_draws(
     n_draws: Any, normalize: Any, center: Any, product_dtype: Any, batch_size: Any, progress: Any, owner: str
 ) -> None:
-    """Check the parameters that draws have, wherever these are asked for."""
+    """Check the parameters that every estimator with draws has."""
     check_int(n_draws, "n_draws", owner, minimum=1)
     check_bool(normalize, "normalize", owner)
     check_bool(center, "center", owner)
@@ -184,7 +185,7 @@ def check_draws(
 
 
 def _split(features: Any) -> tuple[Pipeline | None, Any]:
-    """The steps before the last one, unfitted, and the last one."""
+    """Return the steps before the last one, unfitted, and the last one."""
     before: list[tuple[str, Any]] = []
     while isinstance(features, Pipeline):
         before += [(f"{len(before)}-{name}", step) for name, step in features.steps[:-1]]
@@ -193,11 +194,11 @@ def _split(features: Any) -> tuple[Pipeline | None, Any]:
 
 
 def _apart(feature_map: Any, rows: Any) -> Any:
-    """On a GPU a copy of the map: what maps keep on the device would add up over the draws."""
+    """On a GPU, return a copy of the map: arrays that maps cache on the device would add up over the draws."""
     return deepcopy(feature_map) if _array.is_torch(rows) and rows.device.type == "cuda" else feature_map
 
 
 def _or_one(norms: Array) -> Array:
-    """A column of norms to divide by."""
+    """Return the norms as a column, with ones in place of zeros."""
     xp: Any = _array.namespace(norms)
     return xp.where(norms > 0, norms, xp.ones_like(norms))[:, None]

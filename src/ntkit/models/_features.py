@@ -23,57 +23,57 @@ from ntkit.models._checks import check_weight
 from ntkit.models._rows import ArraySource, Block, Source, n_features_of, n_rows_of, take_rows
 
 Encode: TypeAlias = Callable[[Any, str], np.ndarray]
-"""From targets and the name of a model to columns of numbers."""
-_ROWS = 16384  # per block
+"""Function that encodes targets as columns of numbers; its second argument is the name of the model."""
+_ROWS = 16384  # rows per block
 
 
-MOST_LEARNED = 1024  # columns up to which default features learn a metric
-SAMPLE = 20_000  # rows that steps which look at targets get of a stream, of files or of a Dask collection
+MAX_LEARNED_COLUMNS = 1024  # the default features learn a metric for at most this many columns
+SAMPLE = 20_000  # rows sampled from a stream, files or a Dask collection for steps that learn from targets
 
 
 def default_features(X: Any, owner: str, *, learned: bool = False) -> Any:
-    """Scaled columns with their tails drawn in, then features of a kernel; not for images.
+    """Return the default features: ArcsinhScaler, then features of a kernel. There is no default for images.
 
-    With `learned` the kernel learns its metric, for dense rows of up to 1024 columns. Else it is the NTK of depth 1
-    with a bias.
+    With `learned`, the kernel learns its metric, for dense rows of at most 1024 columns. Otherwise the kernel is the
+    NTK of depth 1 with a bias.
     """
     from ntkit.features import NTKFeatures
     from ntkit.preprocessing import ArcsinhScaler
 
     if len(getattr(X, "shape", ())) == 4:
-        raise ValueError(message(owner, "features", "a map of images, such as CNTKSketch(), if X has images", None))
+        raise ValueError(message(owner, "features", "a map of images, such as CNTKSketch(), if X holds images", None))
     features: Any = NTKFeatures(depth=1, n_components=2048, bias="auto")
-    if learned and not _array.is_sparse(X) and n_features_of(X) <= MOST_LEARNED:
+    if learned and not _array.is_sparse(X) and n_features_of(X) <= MAX_LEARNED_COLUMNS:
         from ntkit.models.adaptive import AdaptiveFeatures
 
         features = AdaptiveFeatures()
-    # Sparse rows keep their zeros.
+    # Sparse rows are not centred, so that they stay sparse.
     return Pipeline([("scale", ArcsinhScaler(with_mean=not _array.is_sparse(X))), ("features", features)])
 
 
 def seed_names(features: Any) -> list[str]:
-    """Names of the parameters that are seeds, of parts within parts too."""
+    """Return the names of all parameters that are seeds, including parameters of nested parts."""
     names = features.get_params(deep=True) if hasattr(features, "get_params") else {}
     return sorted(name for name in names if name == "random_state" or name.endswith("__random_state"))
 
 
 def seeded(features: Any, seed: np.random.SeedSequence, *, all_parts: bool = False) -> Any:
-    """A clone whose parts without a seed (with `all_parts` all parts) get ones of their own, derived from `seed`."""
+    """Return a clone whose parts without a seed (with `all_parts`: all parts) get their own, derived from `seed`."""
     features = clone(features)
     names = [name for name in seed_names(features) if all_parts or features.get_params()[name] is None]
-    if names:  # ints, which other libraries' maps take as well
+    if names:  # ints, since maps of other libraries do not take a SeedSequence
         features.set_params(**{name: int(keyed(seed, name).generate_state(1)[0]) for name in names})
     return features
 
 
 def check_size(n_components: Any, features: Any, owner: str) -> None:
-    """Raise unless `n_components` is None, or a size that the features can have; None stands for the default ones."""
+    """Raise unless `n_components` is None or can be set on the features. `features` None means the default features."""
     if n_components is None:
         return
     check_int(n_components, "n_components", owner, minimum=1)
     if features is not None and not hasattr(([*_steps(features)] or [None])[-1], "n_components"):
-        rule = f"None, as {type(features).__name__} has no n_components"
-        raise ValueError(message(owner, "n_components", rule, n_components, "Leave it out."))
+        rule = f"None, because {type(features).__name__} has no n_components"
+        raise ValueError(message(owner, "n_components", rule, n_components, "Omit it."))
 
 
 def check_features(features: Any, owner: str) -> None:
@@ -91,12 +91,12 @@ def fit_features(
     encode: Encode | None = None,
     n_components: int | None = None,
 ) -> Any:
-    """Return a fitted clone of a transformer; parts without a seed get one from `seed`. None: the default features.
+    """Return a fitted clone of a transformer. Parts without a seed get one from `seed`. None: the default features.
 
-    Rows in memory are given to it whole. Otherwise steps with a ``partial_fit`` (``StandardScaler``) read all
-    blocks, one pass each, if the blocks can be read more than once; steps that learn from targets get a sample of
-    all rows, and all others are fitted on the first block, which is enough for maps that do not look at the data.
-    `n_components` is set on the last step unless it is None. `encode` makes columns of targets; None: there are none.
+    Rows in memory are passed to it in one piece. Otherwise, steps with a ``partial_fit`` (``StandardScaler``) read all
+    blocks in one pass each, if the blocks can be read more than once. Steps that learn from targets get a sample of
+    all rows. All other steps are fitted on the first block, which is enough for maps that do not depend on the data.
+    `n_components` is set on the last step unless it is None. `encode` encodes the targets; None if there are none.
     """
     if features is None:
         features = default_features(source.first().X, owner, learned=encode is not None)
@@ -118,7 +118,7 @@ def fit_features(
 
 
 def importances(model: Any) -> np.ndarray | None:
-    """Importances of the columns to a fitted model, if its features have learned a metric from them as they are."""
+    """Return the importances of the columns, if the features of a fitted model learned a metric of these columns."""
     if hasattr(model, "estimators_"):
         parts = [importances(each) for each in model.estimators_]
         known = [(part, weight) for part, weight in zip(parts, model.weights_, strict=True) if part is not None]
@@ -129,12 +129,12 @@ def importances(model: Any) -> np.ndarray | None:
 
 
 def looks_at_targets(step: Any) -> bool:
-    """Whether a step of ntkit learns from targets, which it gets as columns of numbers."""
+    """Whether a step of ntkit learns from targets. It gets them as columns of numbers."""
     return getattr(step, "learns_from_targets", False)
 
 
 def counted_rows(block: Block, owner: str) -> tuple[Any, Any, np.ndarray | None]:
-    """The rows, targets and weights of a block whose weights are not 0."""
+    """Return the rows, targets and weights of a block, without the rows of weight 0."""
     X, weight = counted(block.X, block.weight, owner)
     y = block.y
     if weight is not None and len(weight) < n_rows_of(block.X):
@@ -143,10 +143,10 @@ def counted_rows(block: Block, owner: str) -> tuple[Any, Any, np.ndarray | None]
 
 
 def fit_whole(features: Any, X: Any, weight: Any, owner: str, y: Any = None, encode: Encode | None = None) -> Any:
-    """Fit a transformer on all rows; steps that take weights get them, and others no rows of weight 0.
+    """Fit a transformer on all rows of positive weight; steps that take weights get them.
 
-    Images may be many times as large after the steps of a pipeline (patches): a map of images at its end, which does
-    not look at them, gets one, so that they are not all held.
+    Images may become many times larger in the steps of a pipeline (patches). A map of images at its end does not
+    depend on the data, so it is fitted on one image, and the transformed images are never all in memory.
     """
     X, y, weight = counted_rows(Block(X, y, weight), owner)
     steps = list(_steps(features))
@@ -161,7 +161,10 @@ def fit_whole(features: Any, X: Any, weight: Any, owner: str, y: Any = None, enc
 
 
 def counted(X: Any, weight: Any, owner: str) -> tuple[Any, np.ndarray | None]:
-    """The rows whose weights are not 0, and these; all rows if there are no others, and None for no weights."""
+    """Return the rows of non-zero weight, and these weights (None if there are none).
+
+    All rows are returned if all weights are 0.
+    """
     if weight is None:
         return X, None
     weight = check_weight(weight, n_rows_of(X), owner)
@@ -171,13 +174,13 @@ def counted(X: Any, weight: Any, owner: str) -> tuple[Any, np.ndarray | None]:
 
 
 def fit_weighted(step: Any, X: Any, weight: np.ndarray | None, method: str = "fit", y: Any = None) -> None:
-    """Fit a step, with weights if it takes them."""
+    """Fit a step, with weights if its method takes them."""
     weighted = weight is not None and has_fit_parameter(step, "sample_weight")
     getattr(step, method)(X, y, **({"sample_weight": weight} if weighted else {}))
 
 
 def _steps(features: Any) -> Iterator[Any]:
-    """Yield the steps of a pipeline, and of pipelines within it."""
+    """Yield the steps of a pipeline, including the steps of nested pipelines."""
     if isinstance(features, Pipeline):
         for _, step in features.steps:
             yield from _steps(step)
@@ -198,14 +201,14 @@ def _fit_step(step: Any, source: Source, before: Callable[[Any], Any], owner: st
     _fit_block(step, source.first(), before, owner)
     if _map_of(step) is not None or not get_tags(step).requires_fit:
         return
-    remedy = "Fit it on all rows beforehand and pass it in sklearn.frozen.FrozenEstimator"
+    remedy = "To use all rows, fit it beforehand and pass it in sklearn.frozen.FrozenEstimator"
     if hasattr(step, "partial_fit"):
         remedy += ", or pass an iterable that starts again each time it is iterated over"
     warnings.warn(f"{type(step).__name__} was fitted on the first block of rows only. {remedy}.", stacklevel=2)
 
 
 def _fit_block(step: Any, block: Block, before: Callable[[Any], Any], owner: str, method: str = "fit") -> None:
-    """Fit a step on a block of rows; a `partial_fit` leaves out blocks without a weight."""
+    """Fit a step on a block of rows; `partial_fit` skips blocks whose weights are all 0."""
     with block.located("weight"):
         X, weight = counted(block.X, block.weight, owner)
     if method == "fit" or weight is None or weight.any():
@@ -214,7 +217,7 @@ def _fit_block(step: Any, block: Block, before: Callable[[Any], Any], owner: str
 
 
 def _map_of(step: Any) -> Any:
-    """The map of ntkit that a step is, or takes the mean of over mirror images; None for other steps."""
+    """Return the feature map of ntkit that a step is or that FlipAveraged wraps; None for other steps."""
     if isinstance(step, FlipAveraged):
         return _map_of(step.features)
     return step if isinstance(step, FeatureMap) else None
@@ -238,7 +241,7 @@ def _is_on_disk(X: Any) -> bool:
 
 
 def weighted_features(transformer: Any, X: Any, weights: Array, tolerance: float, owner: str) -> Array | None:
-    """Features times weights, in float64, if the last step has a shorter way than by the features; else None."""
+    """Return features times weights in float64, if the last step has a method `times` that avoids the features."""
     steps = list(_steps(transformer))
     if not steps or not isinstance(steps[-1], FeatureMap | TransformerMixin) or not hasattr(steps[-1], "times"):
         return None
@@ -251,9 +254,9 @@ def weighted_features(transformer: Any, X: Any, weights: Array, tolerance: float
 
 
 def dense_features(transformer: Any, X: Any, owner: str, *, keep_half: bool = False) -> Array:
-    """Features as a dense finite matrix of float32 or float64; tensors in host memory as NumPy arrays.
+    """Return features as a dense finite matrix of float32 or float64; tensors in host memory become NumPy arrays.
 
-    With `keep_half` tensors of 16 bits stay what they are, and the caller checks that numbers are finite.
+    With `keep_half`, 16-bit tensors keep their dtype, and the caller must check that all numbers are finite.
     """
     Z = transformer.transform(X)
     if _array.is_sparse(Z):
@@ -278,15 +281,15 @@ def dense_features(transformer: Any, X: Any, owner: str, *, keep_half: bool = Fa
 
 
 def take_columns(model: Any, X: Any) -> None:
-    """Give a model the number of columns of the rows of `fit`, and their names if all have one."""
+    """Store the number of columns of the rows of `fit` in a model, and their names if all have one."""
     model.n_features_in_ = n_features_of(X)
     validate_data(model, X, reset=True, skip_check_array=True, ensure_2d=False)
 
 
 def check_columns(model: Any, X: Any) -> None:
-    """Raise unless rows have the columns of the fit: as many, and of the same names in the same order.
+    """Raise unless rows have the columns of the fit: the same number, with the same names in the same order.
 
-    Transformers that keep no names would mix them up. Tensors have no names and need none.
+    Transformers that ignore names would confuse the columns. Tensors have no names and need none.
     """
     if n_features_of(X) != model.n_features_in_:
         owner, expected = type(model).__name__, model.n_features_in_

@@ -1,4 +1,4 @@
-"""Products of features added up over draws: Gram matrices, features held side by side, products with new rows."""
+"""Products of features, summed over draws: Gram matrices, concatenated features, products with new rows."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from ntkit.models._problems import Weights
 from ntkit.models._rows import n_rows_of
 from ntkit.models._statistics import Statistics
 
-_TERMS = 2048  # that tensor cores add up, in float32 and rounding down; a matrix of more had errors of 1e-5
+# Terms per product on tensor cores, which sum in float32 and round down; longer sums had errors of 1e-5.
+_MAX_TERMS = 2048
 
 
 class Gram:
-    """ZZᵀ, n × n, added up draw by draw in `dtype`."""
+    """The n × n matrix ZZᵀ, summed draw by draw in `dtype`."""
 
     def __init__(self, dtype: str):
         self.dtype, self.n_draws, self.complete = dtype, 0, False
@@ -45,11 +46,11 @@ class Gram:
         self.complete = True
 
     def kernel(self) -> Array:
-        """The mean over draws."""
+        """Return the mean over draws."""
         return self.total / self.n_draws
 
     def with_layers(self, n_layers: int) -> Gram:
-        """The kernel with ReLU layers on top, as of one draw."""
+        """Return the kernel with ReLU layers on top; it counts as one draw."""
         top = Gram("float64")
         top.total, top.n_draws, top.complete = zeros(self.total.shape, "float64", self.total), 1, True
         squares = self.squares()
@@ -60,13 +61,13 @@ class Gram:
         return top
 
     def squares(self) -> Array:
-        """Diagonal of the kernel."""
+        """Return the diagonal of the kernel."""
         xp: Any = _array.namespace(self.total)
         return xp.astype(diagonal(self.total), xp.float64) / self.n_draws
 
 
 class Held:
-    """The features of all draws, side by side: fewer numbers than ZZᵀ where rows outnumber features."""
+    """The features of all draws. They take less memory than ZZᵀ if rows outnumber features."""
 
     def __init__(self) -> None:
         self.draws: list[Array] = []
@@ -83,15 +84,15 @@ class Held:
         self.complete = False
 
     def finish(self) -> None:
-        """Note that all draws are there."""
+        """Mark the draws as complete."""
         self.complete = True
 
     def kernel(self) -> Array:
-        """The mean over draws of ZZᵀ."""
+        """Return the mean of ZZᵀ over draws."""
         return self.as_gram("float64").kernel()
 
     def as_gram(self, dtype: str) -> Gram:
-        """Their Gram matrix."""
+        """Compute the Gram matrix of the features."""
         gram = Gram(dtype)
         for Z in self.draws:
             gram.add(Z)
@@ -99,7 +100,7 @@ class Held:
         return gram
 
     def statistics(self, Y: np.ndarray, weight: np.ndarray, keys: np.ndarray, n_selection: int) -> Statistics:
-        """Sums over the rows of all features, divided by √n_draws."""
+        """Compute the sums over rows of all features divided by √n_draws."""
         xp: Any = _array.namespace(*self.draws)
         m = sum(int(Z.shape[1]) for Z in self.draws)
         sums = Statistics(m, Y.shape[1], n_selection)
@@ -110,7 +111,7 @@ class Held:
 
 
 class Cross:
-    """Σ_d Z_d(X_new) Z_d(X)ᵀ."""
+    """The sum over draws Σ_d Z_d(X_new) Z_d(X)ᵀ."""
 
     def __init__(self, dtype: str):
         self.dtype = dtype
@@ -118,7 +119,7 @@ class Cross:
         self.squares: Array = None
 
     def add(self, draws: MapDraws, draw: Draw, new: Any, Z: Array) -> None:
-        """Add a draw, Z being its features of the rows of the fit."""
+        """Add a draw; Z holds its features of the rows of the fit."""
         xp: Any = _array.namespace(Z)
         if self.total is None:
             self.total = zeros((n_rows_of(new), Z.shape[0]), self.dtype, Z)
@@ -129,7 +130,7 @@ class Cross:
             add_product(self.total[part], xp.astype(block, Z.dtype, copy=False), Z)
 
     def scores(self, weights: Weights, gram: Gram, n_layers: int) -> Array:
-        """Predictions from weights of the rows of the fit, with ReLU layers on top."""
+        """Return predictions, from the weights of the rows of the fit; the kernel has `n_layers` ReLU layers on top."""
         xp: Any = _array.namespace(self.total)
         columns, parts = gram.squares(), []
         for rows in panels(len(self.total), self.total.shape[1]):
@@ -141,9 +142,9 @@ class Cross:
 
 
 def with_relu_layers(K: Array, x_squares: Array, y_squares: Array, n_layers: int) -> Array:
-    """κ₁ of cosines, n times: the exact kernel of n fully connected ReLU layers on features of norm 1.
+    """Apply κ₁ to cosines `n_layers` times: the exact kernel of fully connected ReLU layers on features of norm 1.
 
-    K may be of centred features, of which the squared norms are given: ‖x − y‖² = 2 − 2 cos is the same.
+    K may also hold products of centred features, with their squared norms: ‖x − y‖² = 2 − 2 cos is the same.
     """
     xp: Any = _array.namespace(K)
     half = xp.clip(0.5 * (x_squares[:, None] + y_squares[None, :]) - K, 0, 2)  # 1 − cos
@@ -153,9 +154,9 @@ def with_relu_layers(K: Array, x_squares: Array, y_squares: Array, n_layers: int
 
 
 def add_product(total: Array, A: Array, B: Array) -> None:
-    """Add ABᵀ to a matrix, multiplied out in the precision of A and B, 16-bit numbers with sums in float32."""
+    """Add ABᵀ to a matrix. The product has the precision of A and B; sums of 16-bit numbers are in float32."""
     if not _array.is_torch(A):
-        with np.errstate(over="ignore", invalid="ignore"):  # the diagonal will tell
+        with np.errstate(over="ignore", invalid="ignore"):  # overflow shows on the diagonal, which is checked later
             total += A @ B.T
         return
     import torch
@@ -165,18 +166,18 @@ def add_product(total: Array, A: Array, B: Array) -> None:
         if A.dtype.itemsize >= 4:
             total += A @ B.T
             return
-        for start in range(0, A.shape[1], _TERMS):
-            part = slice(start, start + _TERMS)
+        for start in range(0, A.shape[1], _MAX_TERMS):
+            part = slice(start, start + _MAX_TERMS)
             total += torch.mm(A[:, part], B[:, part].T, out_dtype=torch.float32)
 
 
 def _to_float(Z: Array) -> Array:
-    """Features of 16 bits in float32."""
+    """Convert 16-bit features to float32."""
     return _array.namespace(Z).astype(Z, _array.namespace(Z).float32) if Z.dtype.itemsize < 4 else Z
 
 
 def _to_multiply(Z: Array) -> Array:
-    """Features in a dtype that can be multiplied with sums in float32: 16 bits only on CUDA, by torch ≥ 2.8."""
+    """Convert features to a dtype whose products are summed in float32: 16 bits only on CUDA with torch ≥ 2.8."""
     if not _array.is_torch(Z) or Z.dtype.itemsize >= 4:
         return Z
     import torch

@@ -1,4 +1,4 @@
-"""Iterations for symmetric positive definite systems with several right-hand sides, preconditioned."""
+"""Preconditioned iterative solvers for symmetric positive definite systems with several right-hand sides."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _POWER_STEPS = 20
 
 @dataclass
 class Iterations:
-    """A solution, and how it was found.
+    """A solution and its convergence history.
 
     Attributes
     ----------
     solution : array of shape (n, k)
     history : ndarray of shape (n_iter + 1, k)
-        ‖b − A x‖/‖b‖ of every column before the first and after each iteration.
+        ‖b − A x‖/‖b‖ of every column, before the first iteration and after each iteration.
     converged : bool
     reason : str
-        Why not.
+        Why the iterations did not converge; empty if they did.
     """
 
     solution: Array
@@ -50,12 +50,12 @@ def conjugate_gradients(
     start: Array | None = None,
     report: Callable[[float], Any] = bool,
 ) -> Iterations:
-    """Solve A X = B, one product with A for each iteration, until every column has its relative residual `tol`.
+    """Solve A X = B, with one product with A per iteration, until every column has its relative residual `tol`.
 
-    Columns run side by side, each with step lengths of its own, and leave when they have converged. Residuals of the
-    recursion drift from b − A x by rounding: what it calls converged is computed anew, and goes on from there if it is
-    not. In exact arithmetic the energy norm of the error falls by (√κ − 1)/(√κ + 1), κ the condition number of
-    P⁻¹A, in each iteration.
+    All columns are iterated together, each with its own step lengths; a column is dropped when it has converged.
+    Rounding makes the residuals of the recursion drift from b − A x. So once the columns have converged, their true
+    residuals are computed, and columns that have not converged are iterated further. In exact arithmetic, the energy
+    norm of the error falls by (√κ − 1)/(√κ + 1) in each iteration, where κ is the condition number of P⁻¹A.
     """
     run = _Run(product, B, tol, max_iter, start, report)
     while columns := run.begin():
@@ -93,9 +93,9 @@ def gradient_descent(
 ) -> Iterations:
     """Solve A X = B by gradient descent on ‖Rᵀ(AX − B)‖², R Rᵀ = P⁻¹: x ← x + η P⁻¹A P⁻¹(b − A x).
 
-    Algorithm 2 of Song et al. (ICML 2021), which takes η = 1, as its eigenvalues of P⁻¹A are close to 1; here it is
-    1/μ² for the largest eigenvalue μ, from power iterations. Two products for each iteration, and the error falls by
-    1 − 1/κ² only.
+    This is Algorithm 2 of Song et al. (ICML 2021). The paper takes η = 1, as its eigenvalues of P⁻¹A are close to 1.
+    Here η is 1/μ², where μ is the largest eigenvalue, found by power iterations. Each iteration takes two products and
+    reduces the error only by 1 − 1/κ².
     """
     run = _Run(product, B, tol, max_iter, start, report)
     xp: Any = _array.namespace(B)
@@ -120,7 +120,7 @@ def gradient_descent(
 
 
 class _Run:
-    """What the iterations keep of all columns."""
+    """Solutions, residuals and history of all columns."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class _Run:
         self._before = self.history[0]
 
     def begin(self) -> list[int]:
-        """Columns to work on: those that have not converged, as long as that may help."""
+        """Return the columns that have not converged; an empty list if further iterations cannot help."""
         if self._claimed is not None:
             self.residual = self.B - self.product(self.solution)
             claimed, before = self._claimed, self._before
@@ -160,7 +160,7 @@ class _Run:
         return [int(column) for column in left]
 
     def step(self, columns: list[int], X: Array, R: Array) -> list[int]:
-        """Write down an iteration; which of the columns go on."""
+        """Record an iteration; return the positions in `columns` of those that continue."""
         residuals = self.history[-1].copy()
         residuals[columns] = now = self._relative(R, columns)
         self.history.append(residuals)
@@ -174,7 +174,7 @@ class _Run:
         return [int(place) for place in np.flatnonzero(~ends)]
 
     def give_up(self, columns: list[int], X: Array, reason: str) -> None:
-        """Stop where the columns are."""
+        """Stop all columns at their current iterates."""
         self.reason, self._broken = reason, True
         self._keep(columns, X, np.ones(len(columns), dtype=bool))
 
@@ -189,7 +189,7 @@ class _Run:
         return np.divide(residuals, norms, out=np.zeros_like(residuals), where=norms > 0)
 
     def result(self) -> Iterations:
-        """What there is; the start where iterations that broke down have made it worse."""
+        """Return the last iterates; for columns that a breakdown has made worse, return the starting point."""
         worse = np.flatnonzero(self._broken & ~(self.history[-1] <= self.history[0]))
         for column in worse.tolist():
             self.solution[:, column] = 0.0 if self._start is None else self._start[:, column]
@@ -198,5 +198,5 @@ class _Run:
 
 
 def _dots(A: Array, B: Array) -> Array:
-    """Inner products of columns."""
+    """Return the inner products of corresponding columns."""
     return _array.namespace(A, B).sum(A * B, axis=0)

@@ -1,6 +1,6 @@
-"""Kernel matrices that need not be in memory: products with them, some of their columns, small parts of them.
+"""Kernel matrices that need not be in memory: products with them, their columns and small submatrices.
 
-Everything is in float64, as NumPy arrays for rows in host memory and as torch tensors for rows on a device.
+Everything is in float64: NumPy arrays for rows in host memory, torch tensors for rows on a device.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from ntkit.features.landmarks import choose as _landmarks
 from ntkit.features.landmarks.choose import block_rows, check_finite, take, wide
 from ntkit.kernels import KernelSpec
 
-_SHARE = 0.6  # of the free memory that kernel values may take
-_PART_BYTES = 2**25  # of kernel values that one thread looks for neighbours in
+_MEMORY_SHARE = 0.6  # kernel values may take this share of the free memory
+_SEARCH_BYTES = 2**25  # a thread searches for neighbours in blocks of kernel values of this size
 
 
 class KernelMatrix(ABC):
-    """The matrix A = S K S, K a kernel matrix and S the diagonal matrix of `scale` (None: ones)."""
+    """The matrix A = S K S, where K is a kernel matrix and S = diag(`scale`) (None: ones)."""
 
     def __init__(self, n_rows: int, scale: Array | None):
         self.n_rows, self.scale = n_rows, scale
@@ -36,38 +36,38 @@ class KernelMatrix(ABC):
 
     @abstractmethod
     def _times(self, V: Array) -> Array:
-        """K V."""
+        """Return K V."""
 
     @abstractmethod
     def _columns(self, indices: np.ndarray) -> Array:
-        """Columns of K."""
+        """Return columns of K."""
 
     @abstractmethod
     def _diagonal(self) -> Array:
-        """Diagonal of K."""
+        """Return the diagonal of K."""
 
     @abstractmethod
     def _parts(self, indices: np.ndarray) -> Array:
-        """K between the rows of each of several lists, (lists, length, length)."""
+        """Return the submatrix K[J, J] for each list of indices J, as an array of shape (lists, length, length)."""
 
     def times(self, V: Array) -> Array:
-        """A V, for V of shape (n, k)."""
+        """Return A V, for V of shape (n, k)."""
         if self.scale is None:
             return self._times(V)
         return self.scale[:, None] * self._times(self.scale[:, None] * V)
 
     def columns(self, indices: np.ndarray) -> Array:
-        """Columns of A."""
+        """Return columns of A."""
         K = self._columns(indices)
         return K if self.scale is None else self.scale[:, None] * K * take(self.scale, indices)[None, :]
 
     def diagonal(self) -> Array:
-        """Diagonal of A."""
+        """Return the diagonal of A."""
         values = self._diagonal()
         return values if self.scale is None else self.scale**2 * values
 
     def parts(self, indices: np.ndarray) -> Array:
-        """A between the rows of each of several lists."""
+        """Return the submatrix A[J, J] for each list of indices J."""
         K = self._parts(indices)
         if self.scale is None:
             return K
@@ -75,21 +75,21 @@ class KernelMatrix(ABC):
         return scale[:, :, None] * K * scale[:, None, :]
 
     def near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-        """For every row up to so many rows before it that are near to it; and which of these numbers count."""
+        """Return indices of up to `n_neighbors` nearest preceding rows for each row, and a mask of the valid ones."""
         return near_in_kernel(self.held, self._diagonal(), n_neighbors)
 
     def landmarks(self, size: int, seed: np.random.SeedSequence) -> np.ndarray:
-        """So many rows, drawn by their ridge leverage scores in K."""
+        """Draw `size` rows by their ridge leverage scores in K and return their indices."""
         if size >= self.n_rows:
             return np.arange(self.n_rows)
         return _landmarks.leverage(self._source(), size, seed)
 
     @abstractmethod
     def _source(self) -> Any:
-        """K, as leverage scores take it."""
+        """Return K in the form that the leverage scores need."""
 
     def whole(self) -> Array:
-        """A itself, in memory that may be overwritten."""
+        """Return the matrix A, in memory that may be overwritten."""
         K = self.held
         K = self._columns(np.arange(self.n_rows)) if K is None else self._taken()
         if self.scale is not None:
@@ -99,11 +99,11 @@ class KernelMatrix(ABC):
 
     @abstractmethod
     def _taken(self) -> Array:
-        """K, which is not needed any more unless it is the caller's."""
+        """Return K in memory that may be overwritten; an own copy of K is given up."""
 
 
 class MatrixOfRows(KernelMatrix):
-    """Kernel matrix of rows. As many of its blocks of rows as fit into `cache` bytes are kept after the first use."""
+    """Kernel matrix of rows. Blocks of its rows are cached after the first use, up to `cache` bytes."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class MatrixOfRows(KernelMatrix):
 
     @property
     def held(self) -> Array | None:
-        """K, computed if there is room for it."""
+        """K, computed if it fits into the cache; else None."""
         if self._K is None and 8 * self.n_rows**2 <= self.cache:
             self._K = self._values(self.X)
         return self._K
@@ -140,7 +140,7 @@ class MatrixOfRows(KernelMatrix):
         return xp.concat([block @ V for _, block in self._blocks()])
 
     def _blocks(self) -> Iterator[tuple[slice, Array]]:
-        """Yield blocks of rows of K, the first ones from memory."""
+        """Yield blocks of rows of K; the first blocks may come from the cache."""
         for number, rows in enumerate(row_batches(self.n_rows, 1, batch_size=self._step)):
             block = self._kept.get(number)
             if block is None:
@@ -151,7 +151,7 @@ class MatrixOfRows(KernelMatrix):
 
     def _columns(self, indices: np.ndarray) -> Array:
         if self._K is not None:
-            return take(self._K, indices).T  # K is symmetric, and its rows are close together in memory
+            return take(self._K, indices).T  # K is symmetric, and rows are contiguous in memory
         return self._values(self.X, None if len(indices) == self.n_rows else take(self.X, indices))
 
     def _values(self, X: Any, Y: Any = None) -> Array:
@@ -175,9 +175,9 @@ class MatrixOfRows(KernelMatrix):
         return _landmarks.StoredMatrix(held, None)
 
     def near(self, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-        """Near rows in the kernel, if K is in memory; else Euclidean neighbours.
+        """Return nearest preceding rows: by kernel distance if K is in memory, else by Euclidean distance.
 
-        Of these twice as many are looked for, of which on average half stand before the row.
+        The Euclidean search looks for twice as many neighbours, since on average half of them precede the row.
         """
         if self.held is not None:
             return super().near(n_neighbors)
@@ -194,7 +194,7 @@ class MatrixOfRows(KernelMatrix):
 
 
 class GivenMatrix(KernelMatrix):
-    """A kernel matrix that is there already."""
+    """A kernel matrix that the caller has computed."""
 
     def __init__(self, K: Array, *, scale: Array | None = None):
         super().__init__(int(K.shape[0]), scale)
@@ -225,19 +225,19 @@ class GivenMatrix(KernelMatrix):
 
 
 def near_in_kernel(K: Array, diagonal: Array, n_neighbors: int) -> tuple[np.ndarray, np.ndarray]:
-    """For every row the rows before it with the smallest k(x, x) + k(y, y) − 2 k(x, y).
+    """Find, for every row, the preceding rows with the smallest k(x, x) + k(y, y) − 2 k(x, y).
 
     Returns
     -------
     indices : ndarray of int of shape (n, n_neighbors)
     there : ndarray of bool of shape (n, n_neighbors)
-        Which of them count: the first rows have fewer rows before them.
+        Mask of the valid indices: the first rows have fewer than `n_neighbors` preceding rows.
     """
     n_rows = int(K.shape[0])
     indices = np.zeros((n_rows, n_neighbors), dtype=np.int64)
     there = np.arange(n_neighbors)[None, :] < np.arange(n_rows)[:, None]
     on_device = _array.is_torch(K)
-    step = block_rows(n_rows, None, K) if on_device else max(1, _PART_BYTES // (8 * n_rows))
+    step = block_rows(n_rows, None, K) if on_device else max(1, _SEARCH_BYTES // (8 * n_rows))
 
     def search(rows: slice) -> None:
         size = min(n_neighbors, rows.stop)
@@ -253,7 +253,7 @@ def near_in_kernel(K: Array, diagonal: Array, n_neighbors: int) -> tuple[np.ndar
         else:
             distances[np.arange(rows.stop)[None, :] >= np.arange(rows.start, rows.stop)[:, None]] = np.inf
             nearest = np.argpartition(distances, size - 1, axis=1)[:, :size]
-            # Those that count first: a partition leaves the order open.
+            # A partition leaves the order open: sort, so that the valid indices come first.
             at = np.take_along_axis(distances, nearest, 1)
             nearest = np.take_along_axis(nearest, np.argsort(at, axis=1, kind="stable"), 1)
         indices[rows, :size] = nearest
@@ -268,9 +268,9 @@ def near_in_kernel(K: Array, diagonal: Array, n_neighbors: int) -> tuple[np.ndar
 
 
 def cache_bytes(cache_size: Any, like: Any, owner: str) -> int:
-    """Bytes for kernel values: `cache_size` MiB, by default a part of the memory that is free."""
+    """Return the bytes for kernel values: `cache_size` MiB, by default a share of the free memory."""
     if cache_size is None:
-        return int(_SHARE * free_memory(like))
+        return int(_MEMORY_SHARE * free_memory(like))
     return int(check_real(cache_size, "cache_size", owner, minimum=0) * 2**20)
 
 
@@ -284,6 +284,6 @@ def _gathered(K: Array, indices: np.ndarray) -> Array:
 
 
 def _native(K: Array) -> Array:
-    """Tensors in host memory as NumPy arrays."""
+    """Convert tensors in host memory to NumPy arrays."""
     view = _array.host_view(K)
     return K if view is None else view

@@ -1,4 +1,4 @@
-"""Kernel ridge regression by preconditioned iterations: the matrix is multiplied, never factorized."""
+"""Kernel ridge regression by preconditioned iterations, which need only products with the kernel matrix."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ntkit.models._linalg import EPS, zeros
 from ntkit.models._preconditioner import Preconditioner
 from ntkit.models._problems import TINY, Fit, Problem, Selection, Weights, one_unit
 
-_PROBE_TOLERANCE = 1e-3  # of right-hand sides that only tell errors of rows left out
+_PROBE_TOLERANCE = 1e-3  # relative residual of right-hand sides that serve only to estimate held-out errors
 
 
 class FromKernel(Problem):
-    """(A + α)X + √w bᵀ = √w Y, √wᵀX = 0 with A = S K S, by products with A.
+    """Solve (A + α)X + √w bᵀ = √w Y, √wᵀX = 0 with A = S K S by products with A.
 
-    With U = (A + α)⁻¹√w Y and v = (A + α)⁻¹√w the constant is b = √wᵀU/√wᵀv and X = U − v bᵀ. Rows left out need
-    [(A + α)⁻¹ − vvᵀ/√wᵀv]_SS, for which unit vectors are further right-hand sides. Each α starts from the solution of
-    the nearest one solved before.
+    With U = (A + α)⁻¹√w Y and v = (A + α)⁻¹√w, the intercept is b = √wᵀU/√wᵀv and X = U − v bᵀ. Predictions for
+    held-out rows need [(A + α)⁻¹ − vvᵀ/√wᵀv]_SS, so unit vectors are added to the right-hand sides. The iterations for
+    each α start from the solution for the nearest α solved so far.
     """
 
     def __init__(
@@ -51,7 +51,8 @@ class FromKernel(Problem):
         self.y_mean = xp.matmul(root**2, Y) / self.total if intercept else xp.zeros_like(Y[0])
         B = root[:, None] * (Y - self.y_mean)
         size = xp.max(xp.abs(B), axis=0)
-        self.size = xp.where(size > 0, size, xp.ones_like(size))  # squares of tiny or huge targets are 0 or infinite
+        # Scaled, since squares of tiny or huge targets would underflow or overflow.
+        self.size = xp.where(size > 0, size, xp.ones_like(size))
         self.R, self.n_targets = B / self.size, int(B.shape[1])
         chosen = np.argsort(keys, kind="stable")[: selection.n_rows(matrix.n_rows)]
         self.chosen = to_library(chosen, B)
@@ -66,7 +67,7 @@ class FromKernel(Problem):
 
     @cached_property
     def scale(self) -> float:  # type: ignore[override]
-        """See :class:`Problem`; it takes one product with the matrix."""
+        """See :class:`Problem`. With an intercept it takes one product with the matrix."""
         xp: Any = _array.namespace(self.B)
         trace = float(xp.sum(self.matrix.diagonal()))
         if self.intercept:
@@ -95,12 +96,12 @@ class FromKernel(Problem):
             X = X - v[:, None] * constant
             inverse = inverse - v[self.chosen][:, None] * v[self.chosen][None, :] / mass
         X, constant = self.size * X, self.size * constant
-        # The constants are the last row of the unknowns.
+        # The intercepts are the last row of the unknowns.
         predictions = self._left_out(X, inverse, alpha, rounding) if len(inverse) else None
         return Fit(xp.concat([X, constant[None, :]]), predictions)
 
     def _left_out(self, X: Array, inverse: Array, alpha: float, rounding: float) -> Array:
-        """Predictions for the rows left out; `rounding` stands for what is 0 in exact arithmetic, as for one row."""
+        """Return predictions for the held-out rows; `rounding` replaces values that exact arithmetic would make 0."""
         xp: Any = _array.namespace(X)
         residual = X[self.chosen]
         if self.way == "loo":
@@ -115,6 +116,6 @@ class FromKernel(Problem):
         """See :meth:`Problem.weights`."""
         xp: Any = _array.namespace(X)
         X, constant = X[:-1], X[-1]
-        with np.errstate(over="ignore"):  # of huge targets
+        with np.errstate(over="ignore"):  # huge targets
             noise = alpha * xp.sum(self.R * (X / self.size), axis=0) / self.total * self.size**2
         return Weights(self.root[:, None] * X, self.y_mean + constant, xp.clip(noise, 0.0, None))

@@ -1,20 +1,22 @@
-"""Preconditioners of kernel systems A + λI, A = S K S: features of the kernel, and what they miss among neighbours.
+"""Preconditioners of kernel systems A + λI, A = S K S: features of the kernel plus a correction from neighbours.
 
-For features Z (n × m) with Z Zᵀ ≈ A the system is nearly
+For features Z (n × m) with Z Zᵀ ≈ A, the system is close to
 
-    P = Z Zᵀ + E,    P⁻¹ = Fᵀ (I − W (I + Wᵀ W)⁻¹ Wᵀ) F,    E⁻¹ = Fᵀ F,  W = F Z,
+    P = Z Zᵀ + E,    P⁻¹ = Fᵀ (I − W (I + Wᵀ W)⁻¹ Wᵀ) F,    E⁻¹ = Fᵀ F,  W = F Z.
 
-and P⁻¹ costs O(nm) for each vector, far less than the O(n²) of A. With E = μI this is Algorithm 2 of [1]_ for fewer
-features than rows, as R Rᵀ = P⁻¹ is all that it needs of its QR decomposition. μ is λ plus the mean of A over
-directions outside the span of Z: what λ alone calls empty, a slowly decaying spectrum has filled.
+Applying P⁻¹ to a vector costs O(nm), far less than the O(n²) of a product with A. With E = μI this is Algorithm 2
+of [1]_ for fewer features than rows, since the algorithm uses its QR decomposition only through R Rᵀ = P⁻¹. μ is λ plus
+the mean of A over directions outside the span of Z: if the spectrum decays slowly, A is not small in these directions,
+and λ alone would be too small.
 
-With neighbours F is a sparse triangular matrix instead. Its row i has entries at J, row i and k near rows before it:
+With neighbours, F is a sparse triangular matrix instead. The entries of row i are at the indices J: row i itself and
+k near rows before it,
 
-    F[i, J] = c/√c_i,    c = (A_JJ − Z_J Z_Jᵀ + λI)⁻¹ e_i,
+    F[i, J] = c/√c_i,    c = (A_JJ − Z_J Z_Jᵀ + λI)⁻¹ e_i.
 
-which of all triangular matrices with these places makes the Gaussian N(0, (FᵀF)⁻¹) closest to N(0, E) (least
-Kullback–Leibler divergence, [2]_); landmarks and a factorized sparse inverse together are the idea of [3]_. It needs
-Z Zᵀ ⪯ A, as Nyström features have it.
+Among all triangular matrices with this sparsity pattern, this F minimizes the Kullback–Leibler divergence between
+N(0, (FᵀF)⁻¹) and N(0, E) [2]_. Combining landmarks with a factorized sparse inverse is the idea of [3]_. It needs
+Z Zᵀ ⪯ A, which holds for Nyström features.
 
 .. [1] Song, Woodruff, Yu, Zhang, "Fast Sketching of Polynomial Kernels of Polynomial Degree", ICML 2021.
 .. [2] Schäfer, Katzfuss, Owhadi, "Sparse Cholesky Factorization by Kullback–Leibler Minimization", SISC 2021.
@@ -41,14 +43,14 @@ from ntkit.models._kernel_matrix import KernelMatrix
 from ntkit.models._linalg import cholesky_solve, shifted_cholesky, solve_lower
 
 Solve: TypeAlias = Callable[[Array], Array]
-_JITTER = 1e-13  # of the trace: keeps factorizations of matrices that are singular up to rounding
-_N_PROBES = 8
-_GATHER_BYTES = 2**24
+_JITTER = 1e-13  # added to diagonals, times the trace: factorizes matrices that are singular up to rounding
+_N_PROBES = 8  # random directions for the mean of A outside the span of Z
+_GATHER_BYTES = 2**24  # host memory of the rows of Z that one thread gathers at a time
 
 
 @dataclass
 class Preconditioner:
-    """Features `Z` of A, their Gram matrix, the mean of A outside their span, and neighbours or None."""
+    """Features `Z` of A, their Gram matrix, the mean `rest` of A outside their span, and neighbours or None."""
 
     matrix: KernelMatrix
     Z: Array
@@ -56,14 +58,17 @@ class Preconditioner:
     rest: float
     neighbors: tuple[np.ndarray, np.ndarray] | None = None
     keep: bool = False
-    """Whether what is the same for all λ is kept for the next one."""
+    """Whether matrices that do not depend on λ are kept for the next λ."""
     _missing: dict[int, Array] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of_features(
         cls, matrix: KernelMatrix, Z: Array, n_neighbors: int, seed: np.random.SeedSequence, least: float = 0.0
     ) -> Any:
-        """From features of the rows, already times S; without neighbours if little is missing beside the `least` λ."""
+        """Build the preconditioner from the features times S.
+
+        Neighbours are not used if the mean of diag(A − Z Zᵀ) is at most `least`, the smallest λ.
+        """
         xp: Any = _array.namespace(Z)
         gram = xp.matmul(xp.matrix_transpose(Z), Z)
         n_neighbors = min(n_neighbors, matrix.n_rows - 1)
@@ -73,7 +78,7 @@ class Preconditioner:
         return cls(matrix, Z, gram, _mean_outside(matrix, Z, gram, seed))
 
     def at(self, alpha: float) -> Solve:
-        """V ↦ P⁻¹ V for λ = `alpha`."""
+        """Return the function V ↦ P⁻¹ V for λ = `alpha`."""
         if self.neighbors is not None:
             return self._with_neighbors(alpha)
         Z = self.Z
@@ -93,7 +98,7 @@ class Preconditioner:
         return solve
 
     def _sparse_factor(self, alpha: float) -> SparseFactor:
-        """F: one small system for each row."""
+        """Compute F by solving one small system for each row."""
         assert self.neighbors is not None
         near, there = self.neighbors
         n_rows, k = near.shape
@@ -115,37 +120,37 @@ class Preconditioner:
                     self._missing[number] = E
             parts[number] = _factor_rows(E, counts[rows], floor)
 
-        # Kernel functions of users, of which small matrices may be asked, are not called by two threads at a time.
+        # Without K in memory, `parts` calls the kernel, which may be a user's function: never from two threads at once.
         run_on_threads(work, range(len(batches)), most=1 if on_device or self.matrix.held is None else None)
         return SparseFactor(places, counts, _array.namespace(*parts).concat(parts))
 
     def _missing_at(self, places: np.ndarray) -> Array:
-        """A_JJ − Z_J Z_Jᵀ of several lists J."""
+        """Return A_JJ − Z_J Z_Jᵀ for several lists of indices J."""
         Z = take(self.Z, places)
         xp: Any = _array.namespace(Z)
         return self.matrix.parts(places) - xp.matmul(Z, xp.matrix_transpose(Z))
 
 
 def _factor_rows(missing: Array, counts: np.ndarray, floor: float) -> Array:
-    """Entries of some rows of F, 0 at places that do not count."""
+    """Compute entries of some rows of F; they are 0 where `counts` is False."""
     xp: Any = _array.namespace(missing)
     options: Any = {"dtype": missing.dtype, "device": _array.device(missing)}
     count = xp.asarray(counts, device=_array.device(missing))
     eye = xp.eye(counts.shape[1], **options)
-    # Places that do not count become equations of their own.
+    # Where `counts` is False, the equation is replaced by one of the identity.
     E = xp.where(count[:, :, None] & count[:, None, :], missing + floor * eye, eye)
     last = xp.zeros((*counts.shape, 1), **options)
     last[:, -1] = 1.0
     c = xp.linalg.solve(E, last)[:, :, 0]
     diagonal = E[:, -1, -1]
-    # Rounding can leave a matrix that is not positive definite: such a row stands for itself.
+    # Rounding can make the matrix indefinite: then the row of F keeps only its diagonal entry.
     good = (c[:, -1] > 0) & xp.all(xp.isfinite(c), axis=1)
     alone = last[:, :, 0] / xp.sqrt(xp.clip(diagonal, floor, None))[:, None]
     return xp.where(good[:, None], c / xp.sqrt(xp.where(good, c[:, -1], xp.ones_like(diagonal)))[:, None], alone)
 
 
 class SparseFactor:
-    """Sparse matrix with entries `values` at `places` (columns of each row), and its transpose."""
+    """Sparse matrix with entries `values` in the columns `places` of each row, and its transpose."""
 
     def __init__(self, places: np.ndarray, counts: np.ndarray, values: Array):
         from scipy.sparse import csr_array
@@ -160,11 +165,11 @@ class SparseFactor:
             self.matrix, self.transpose = (_on_device(M, values) for M in (self.matrix, self.transpose))
 
     def times(self, V: Array) -> Array:
-        """F V."""
+        """Return F V."""
         return self.matrix @ V
 
     def transposed_times(self, V: Array) -> Array:
-        """Fᵀ V."""
+        """Return Fᵀ V."""
         return self.transpose @ V
 
 
@@ -173,19 +178,22 @@ def _on_device(M: Any, like: Any) -> Any:
 
     parts = (torch.from_numpy(part.astype(np.int64)) for part in (M.indptr, M.indices))
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # that sparse tensors are new, and not checked
+        warnings.simplefilter("ignore", UserWarning)  # torch warns that sparse CSR tensors are in beta
         return torch.sparse_csr_tensor(*parts, torch.from_numpy(M.data), size=M.shape).to(like.device)
 
 
 class Nystroem(NamedTuple):
-    """Features `Z` = C L⁻ᵀ, C the columns of A at `landmarks` and L Lᵀ = C_L, `lower` L: Z Zᵀ = C (C_L)⁻¹ Cᵀ ⪯ A."""
+    """Features `Z` = C L⁻ᵀ, where C are the columns of A at `landmarks`, C_L its rows at them and L Lᵀ = C_L.
+
+    They satisfy Z Zᵀ = C (C_L)⁻¹ Cᵀ ⪯ A. `lower` is L.
+    """
 
     Z: Array
     landmarks: np.ndarray
     lower: Array
 
     def dual(self, weights: Array) -> Array:
-        """Coefficients x, 0 but at the landmarks, with A x = Z w."""
+        """Return coefficients x with A x = Z w that are 0 except at the landmarks."""
         xp: Any = _array.namespace(weights)
         shape = int(self.Z.shape[0]), int(weights.shape[1])
         x = xp.zeros(shape, dtype=weights.dtype, device=_array.device(weights))
@@ -194,7 +202,7 @@ class Nystroem(NamedTuple):
 
 
 def nystroem_features(matrix: KernelMatrix, n_components: int, seed: np.random.SeedSequence) -> Nystroem:
-    """Features of A from landmarks drawn by their leverage scores."""
+    """Compute Nyström features of A, with landmarks drawn by their leverage scores."""
     landmarks = matrix.landmarks(n_components, seed)
     C = matrix.columns(landmarks)
     xp: Any = _array.namespace(C)
@@ -204,7 +212,7 @@ def nystroem_features(matrix: KernelMatrix, n_components: int, seed: np.random.S
 
 
 def _mean_outside(matrix: KernelMatrix, Z: Array, gram: Array, seed: np.random.SeedSequence) -> float:
-    """Mean of vᵀAv over random directions v outside the span of Z; 0 if that is everything."""
+    """Estimate the mean of vᵀAv over random unit vectors v orthogonal to the span of Z; 0 if Z spans everything."""
     n_rows, m = int(Z.shape[0]), int(Z.shape[1])
     if m >= n_rows:
         return 0.0
@@ -212,7 +220,7 @@ def _mean_outside(matrix: KernelMatrix, Z: Array, gram: Array, seed: np.random.S
     V = generator(seed, "outside").standard_normal((n_rows, _N_PROBES))
     V = xp.asarray(V, device=_array.device(Z))
     factor = shifted_cholesky(gram, _JITTER * float(xp.sum(gram.diagonal())) or 1.0)
-    for _ in range(2):  # once leaves what rounding has added
+    for _ in range(2):  # the second projection removes the rounding errors of the first
         V = V - Z @ cholesky_solve(factor, Z.T @ V)
     squares = xp.sum(V * V, axis=0)
     return max(0.0, float(xp.mean(xp.sum(V * matrix.times(V), axis=0) / squares)))

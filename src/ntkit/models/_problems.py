@@ -1,22 +1,22 @@
-"""Ridge regression as problems that are solved for any penalty α, and say what they predict for rows left out.
+"""Ridge regression problems that can be solved for any penalty α and give predictions for held-out rows.
 
-All models minimize Σ w (y − f(x) − b)² + α‖f‖², with a constant b that is not penalized (or 0). Rows are centred and
+All models minimize Σ w (y − f(x) − b)² + α‖f‖², where the intercept b is not penalized (or is 0). Rows are centred and
 multiplied by √w. The unknowns X solve (A + α)X = R:
 
 - primal, with the sums over rows: A = Σ w z̃z̃ᵀ (m × m), R = Σ w z̃ỹᵀ, and X are the weights of the features;
 - dual, with a kernel matrix: A = S K̃ S (n × n), S = diag(√w), R = S Ỹ, and S X are the weights of the rows.
 
-The residuals of a set S of training rows, had the model been fitted without them, follow from the same factorization.
-With the hat matrix H (of rows times √w) they are
+The residuals that a set S of training rows would have if the model were fitted without them follow from the same
+factorization. With the hat matrix H (of rows times √w) they are
 
-    e₋ₛ = (I − H_SS)⁻¹ e_S,   I − H_SS = I − √w√wᵀ/W − Z̃_S (A + α)⁻¹ Z̃_Sᵀ = α([(A + α)⁻¹]_SS − √w√wᵀ/(W(τ + α))),
+    e₋ₛ = (I − H_SS)⁻¹ e_S,   I − H_SS = I − √w√wᵀ/W − Z̃_S (A + α)⁻¹ Z̃_Sᵀ = α([(A + α)⁻¹]_SS − √w√wᵀ/(W(τ + α))).
 
-the first form primal, the second dual. As A√w = 0 for centred rows, τ√w√wᵀ/W can be added to A without changing a
-solution; that replaces the difference of two large terms by one that keeps its digits for small α. In the dual
+The first form is primal, the second dual. As A√w = 0 for centred rows, τ√w√wᵀ/W can be added to A without changing a
+solution. This replaces the difference of two large terms by one that keeps its digits for small α. In the dual
 e_S = αX_S, so that α cancels.
 
-S is the whole sample ("holdout"), or one row at a time ("loo"; the diagonal suffices). Of a row with a weight w > 1 one
-unit is left out, e/(1 − H_ii/w), as from a data set that holds the row w times.
+S is the whole sample ("holdout"), or one row at a time ("loo", where the diagonal suffices). If a row has a weight
+w > 1, only one unit of it is left out, e/(1 − H_ii/w), as from a data set that contains the row w times.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ from ntkit.models._linalg import (
 )
 from ntkit.models._statistics import KeptRows, Statistics, add_outer
 
-TINY = 1e-300  # stands for α = 0 where it is divided by
-_FEW = 1024  # unknowns up to which an eigendecomposition takes well below a second
-_MOST_EIGEN = 4096  # unknowns up to which it replaces a factorization that fails
-_MOST_UNEVEN = 1e6  # ratio of entries of the diagonal above which eigenvectors lose digits that Cholesky's method keeps
-_LOST = 1e-6  # share of the variance of the targets that rounding errors may hide
-_NEGLECTED = 0.1  # share of the variance of a target that a column explains of which α leaves nothing
-_HEAVY = 1e8  # k(x, x) of a row over the mean of the others': sums in float64 then begin to lose the others
+TINY = 1e-300  # replaces α = 0 in divisions
+_FEW = 1024  # with at most this many unknowns, an eigendecomposition takes well below a second
+_MAX_EIGEN = 4096  # with at most this many unknowns, an eigendecomposition replaces a factorization that fails
+_MAX_UNEVEN = 1e6  # above this ratio of diagonal entries, eigenvectors lose digits that a Cholesky factorization keeps
+_LOST = 1e-6  # warn if rounding errors may hide more than this share of the variance of the targets
+_NEGLECTED = 0.1  # warn if a column that α suppresses explains more than this share of the variance of a target
+_HEAVY = 1e8  # warn if k(x, x) of a row exceeds the mean of the other rows by this factor: float64 sums lose digits
 
 
 class Fit(NamedTuple):
-    """Unknowns (unknowns, k) for one α, and predictions (s, k) for the rows left out."""
+    """Unknowns (unknowns, k) for one α, and predictions (s, k) for the held-out rows."""
 
     X: Array
     predictions: Array | None
 
 
 class Weights(NamedTuple):
-    """Weights of features or rows, constants (k,), and the variance of the targets about the model (k,)."""
+    """Weights of features or rows, intercepts (k,), and variances of the noise (k,)."""
 
     coef: Array
     intercept: Array
@@ -69,13 +69,13 @@ class Weights(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """How rows are left out: the way, and at most how many of them."""
+    """How rows are held out: `way` is "loo" or "holdout", `size` the largest number of rows."""
 
     way: str
     size: int
 
     def n_rows(self, n_used: int) -> int:
-        """Rows to leave out of `n_used`; in a sample that is held out others must remain to predict from."""
+        """Return how many of `n_used` rows to hold out: with "holdout" a fifth at most, so that others remain."""
         return min(self.size, n_used if self.way == "loo" else max(n_used // 5, min(n_used, 1)))
 
 
@@ -87,11 +87,11 @@ class Problem(ABC):
     scale : float
         Mean of the diagonal of the kernel matrix; default penalties are multiples of it.
     left_targets, left_weight : arrays of shape (s, k) and (s,)
-        Targets and weights of the rows left out; s may be 0.
+        Targets and weights of the held-out rows; s may be 0.
     evaluates_all : bool
-        Whether all penalties are as cheap as one.
+        Whether solving for all penalties costs about as much as solving for one.
     heaviest : float
-        Largest k(x, x) of a row over the mean of the others'.
+        Largest k(x, x) divided by the mean of k(x, x) over the other rows.
     """
 
     scale: float
@@ -102,38 +102,38 @@ class Problem(ABC):
 
     @abstractmethod
     def fit(self, alpha: float) -> Fit | None:
-        """Solve for one α; None if rounding errors make that impossible."""
+        """Solve for one α; return None if rounding errors make that impossible."""
 
     @abstractmethod
     def weights(self, X: Array, alpha: float) -> Weights:
-        """The model that some unknowns are."""
+        """Convert the unknowns to weights, intercepts and variances of the noise."""
 
     def rescue(self) -> bool:
-        """Change to a slower way that solves for any α, if there is one."""
+        """Switch to a slower method that solves for any α; return whether there is one."""
         return False
 
     def trouble(self, X: Array, alpha: float) -> str:  # noqa: ARG002
-        """What makes the solution X for α useless: "row" (one decides alone), "columns", "rounding", or ""."""
+        """Return what makes the solution X useless: "row" (one row dominates), "columns", "rounding", or ""."""
         return "row" if self.heaviest > _HEAVY else ""
 
 
 class DirectProblem(Problem):
-    """A problem with a matrix that is factorized: once by eigenvectors, or by Cholesky's method for each α."""
+    """A problem whose matrix is factorized: one eigendecomposition, or a Cholesky factorization for each α."""
 
     R: Array
     """Right-hand sides."""
     total: float
     """Σ w."""
     constant: Array | None
-    """√w/√W of the rows left out, None without an intercept."""
+    """√w/√W of the held-out rows, None without an intercept."""
     least = 0.0
-    """Smallest α for errors of rows left out: below nothing changes but rounding errors."""
+    """Smallest α for held-out errors: for smaller α only the rounding errors change."""
     least_shift = 0.0
-    """Smallest shift of the diagonal that is told from rounding errors."""
+    """Smallest shift of the diagonal that can be told from rounding errors."""
     most_negative = np.inf
-    """Negative eigenvalues up to this share of the largest are rounding errors; others are of an indefinite kernel."""
+    """Negative eigenvalues up to this share of the largest are rounding errors; others mean an indefinite kernel."""
     rounding = 0.0
-    """Errors of the eigenvalues of A from before it was centred."""
+    """Rounding errors of the eigenvalues of A that come from centring."""
 
     def __init__(self, way: str, solver: str, n_unknowns: int, *, several: bool):
         self.way = way
@@ -144,32 +144,32 @@ class DirectProblem(Problem):
 
     @abstractmethod
     def matrix(self) -> Array:
-        """A, valid in its lower triangle, in memory that may be overwritten."""
+        """Return A, valid in its lower triangle, in memory that may be overwritten."""
 
     def is_singular(self, alpha: float) -> bool:
-        """Whether directions were left out of the solution for α, as rounding errors."""
+        """Whether the solution for α ignores directions, because their eigenvalues are rounding errors."""
         eigen = self._eigen
         return eigen is not None and alpha <= eigen.floor and bool((eigen.values <= eigen.floor).any())
 
     def gram_matrix(self) -> Array:
-        """A without what is added to it for the sake of rounding."""
+        """Return A without the term τ√w√wᵀ/W that reduces rounding errors."""
         return self.matrix()
 
     @abstractmethod
     def probes(self) -> Array:
-        """P: columns of the rows left out, Z̃_Sᵀ in the primal and unit vectors in the dual."""
+        """Return P, one column per held-out row: Z̃_Sᵀ in the primal, unit vectors in the dual."""
 
     @abstractmethod
     def residual(self, X: Array) -> Array:
-        """√w (y − ŷ) of the rows left out, in the dual over α."""
+        """Return √w (y − ŷ) of the held-out rows; in the dual, divided by α."""
 
     @abstractmethod
     def complement(self, form: Array, constant: Array | float, alpha: float, identity: Array | float) -> Array:
-        """I − H, in the dual over α, or its diagonal; from Pᵀ(A + α)⁻¹P and √w√wᵀ/W or their diagonals."""
+        """Return I − H (in the dual, divided by α) from Pᵀ(A + α)⁻¹P and √w√wᵀ/W, or its diagonal from theirs."""
 
     @property
     def n_left(self) -> int:
-        """Number of rows left out."""
+        """Number of held-out rows."""
         return int(self.left_weight.shape[0])
 
     def fit(self, alpha: float) -> Fit | None:
@@ -185,8 +185,8 @@ class DirectProblem(Problem):
         return Fit(X, self._left_out(X, half, alpha))
 
     def _solved(self, alpha: float) -> tuple[Array, Array] | None:
-        """X, and B with BᵀB = Pᵀ(A + α)⁻¹P."""
-        singular = alpha < self.least_shift and self.n_unknowns <= _MOST_EIGEN
+        """Return X, and B with BᵀB = Pᵀ(A + α)⁻¹P; None if the factorization fails."""
+        singular = alpha < self.least_shift and self.n_unknowns <= _MAX_EIGEN
         if self.by_eigen or singular:
             self._eigen = self._eigen or _Eigen(self.matrix(), self.R, self.probes(), self.most_negative, self.rounding)
             return self._eigen.at(alpha)
@@ -198,15 +198,15 @@ class DirectProblem(Problem):
         return cholesky_solve(factor, self.R), solve_lower(factor, self.probes())
 
     def _is_noise(self, pivots: Array, own: Array) -> bool:
-        """Whether a pivot of a factorization is no larger than rounding errors, and another way is left."""
+        """Whether a pivot is as small as rounding errors and an eigendecomposition can replace the factorization."""
         xp: Any = _array.namespace(pivots)
-        return not self.by_eigen and self.n_unknowns <= _MOST_EIGEN and bool(xp.any(pivots < EPS * own))
+        return not self.by_eigen and self.n_unknowns <= _MAX_EIGEN and bool(xp.any(pivots < EPS * own))
 
     def rescue(self) -> bool:
         """See :meth:`Problem.rescue`."""
         if self._eigen is not None and self._eigen.indefinite:
             raise ValueError(INDEFINITE)
-        possible = not self.by_eigen and self.n_unknowns <= _MOST_EIGEN
+        possible = not self.by_eigen and self.n_unknowns <= _MAX_EIGEN
         self.by_eigen |= possible
         self.evaluates_all |= possible
         return possible
@@ -214,17 +214,17 @@ class DirectProblem(Problem):
     def _look_at(self, own: Array, noise: Array | float = 0.0) -> None:
         """Choose the method by the diagonal of A; entries up to `noise` are rounding errors.
 
-        Errors of Cholesky's method in A_ij are some eps·√(A_ii A_jj), so that columns may have any units; errors of
-        eigenvectors are some eps·‖A‖ everywhere.
+        A Cholesky factorization has errors of about eps·√(A_ii A_jj) in A_ij, so columns may have any units. An
+        eigendecomposition has errors of about eps·‖A‖ in every entry.
         """
         xp: Any = _array.namespace(own)
         largest = float(xp.max(own))
         smallest = float(xp.min(xp.where(own > noise, own, largest)))
-        if self.solver == "auto" and largest > _MOST_UNEVEN * smallest:
+        if self.solver == "auto" and largest > _MAX_UNEVEN * smallest:
             self.by_eigen = False
 
     def _left_out(self, X: Array, half: Array, alpha: float) -> Array:
-        """Predictions for the rows left out."""
+        """Return predictions for the held-out rows."""
         xp: Any = _array.namespace(X)
         residual, weight = self.residual(X), self.left_weight
         constant, root = self.constant, xp.sqrt(weight)[:, None]
@@ -241,14 +241,14 @@ class DirectProblem(Problem):
         return self.left_targets - error / xp.where(root > 0, root, xp.ones_like(root))
 
     def _of_one_unit(self, rest: Array, alpha: float) -> Array:  # noqa: ARG002
-        """1 − H_ii/w for rows with a weight w > 1, from `rest`; in the dual over α."""
+        """Return 1 − H_ii/w for rows with a weight w > 1, from `rest`; in the dual, divided by α."""
         return one_unit(rest, self.left_weight, 1.0)
 
     def posterior(self, alpha: float) -> Posterior:
-        """The factorization that standard deviations follow from."""
+        """Return the factorization for standard deviations."""
         alpha = max(alpha, self.least)
         shift = alpha or EPS * (float(_array.namespace(self.R).sum(diagonal(self.matrix()))) or 1.0)
-        for _ in range(11):  # up to 10⁻⁶ of the trace, as rounding errors of float32 products may have that size
+        for _ in range(11):  # up to 10⁻⁶ of the trace, the size of rounding errors of float32 products
             factor = cholesky(self.matrix(), shift)
             if factor is not None:
                 return Posterior(factor, shift, 1 / self.total if self._centred else 0.0)
@@ -259,26 +259,26 @@ class DirectProblem(Problem):
 
 
 def one_unit(rest: Array, weight: Array, inverse_alpha: float) -> Array:
-    """(1 − u/w)/α + (u/w)·rest with u = min(w, 1): what is left of a row of weight w without one unit of it."""
+    """Return (1 − u/w)/α + (u/w)·rest with u = min(w, 1): leave one unit of a row of weight w out, not all of it."""
     xp: Any = _array.namespace(rest)
     share = 1 / xp.where(weight > 1, weight, xp.ones_like(weight))
     return xp.where(share < 1, (1 - share) * inverse_alpha + share * rest, rest)
 
 
 class _Eigen:
-    """One eigendecomposition for all α. Eigenvalues that are rounding errors are left out where α is no larger."""
+    """One eigendecomposition for all α. Eigenvalues below the rounding errors are ignored unless α is above them."""
 
     def __init__(self, A: Array, R: Array, P: Array, most_negative: float, rounding: float):
         xp: Any = _array.namespace(A)
         self.values, self.vectors = eigh(symmetric(A))
         self.indefinite = float(xp.min(self.values)) < -most_negative * float(xp.max(xp.abs(self.values))) - rounding
         self.R, self.P = xp.matmul(self.vectors.T, R), xp.matmul(self.vectors.T, P)
-        # A has no negative eigenvalues but by rounding, so that the lowest tells how large rounding errors are.
+        # Only rounding makes eigenvalues of A negative, so the lowest one shows how large rounding errors are.
         rounding = max(EPS * A.shape[0] * float(xp.max(self.values)), rounding)
         self.floor = max(-2 * float(xp.min(self.values)), rounding)
 
     def at(self, alpha: float) -> tuple[Array, Array] | None:
-        """X, and B with BᵀB = Pᵀ(A + α)⁻¹P; None if A + α is indefinite by more than rounding."""
+        """Return X, and B with BᵀB = Pᵀ(A + α)⁻¹P; None if A + α is indefinite by more than rounding."""
         xp: Any = _array.namespace(self.values)
         shifted = (self.values if self.indefinite else xp.clip(self.values, 0.0, None)) + alpha
         if self.indefinite and float(xp.min(shifted)) <= 0:
@@ -290,25 +290,25 @@ class _Eigen:
 
 
 class Posterior:
-    """Variance of predictions over the noise: 1/W + z̃ᵀ(G + α)⁻¹z̃, or 1/W + (k(x, x) − kᵀ(A + α)⁻¹k)/α."""
+    """Variance of predictions divided by the noise: 1/W + z̃ᵀ(G + α)⁻¹z̃, or 1/W + (k(x, x) − kᵀ(A + α)⁻¹k)/α."""
 
     def __init__(self, factor: Array, alpha: float, offset: float):
         self.factor, self.alpha, self.offset = factor, alpha, offset
 
     def of_features(self, z: Array) -> Array:
-        """Of centred features, (m, n)."""
+        """Return it for centred features of shape (m, n)."""
         half = solve_lower(to_library(self.factor, z), z)
         return self.offset + _array.namespace(z).sum(half**2, axis=0)
 
     def of_kernel(self, k: Array, square: Array) -> Array:
-        """Of centred kernel values with the rows of the fit times √w, (n_fit, n), and with the rows themselves."""
+        """Return it for centred kernel values: with the rows of the fit, times √w, (n_fit, n), and k(x, x), (n,)."""
         xp: Any = _array.namespace(k)
         half = solve_lower(to_library(self.factor, k), k)
         return self.offset + xp.clip(square - xp.sum(half**2, axis=0), 0.0, None) / self.alpha
 
 
 class FromSums(DirectProblem):
-    """The problem in as many unknowns as features, from sums over the rows."""
+    """The primal problem, with one unknown per feature, from sums over the rows."""
 
     def __init__(
         self,
@@ -377,22 +377,22 @@ class FromSums(DirectProblem):
         return "columns" if self._neglects(X, alpha) else "rounding" if self._loses(alpha) else ""
 
     def _neglects(self, X: Array, alpha: float) -> bool:
-        """Whether what is left of targets depends on a column far smaller than others, so that α leaves nothing of it.
+        """Whether the residuals depend on a column that α suppresses, because it is far smaller than others.
 
         The products of the columns with the residuals are R − AX = αX.
         """
         xp: Any = _array.namespace(self.A)
         own = diagonal(self.A)
-        steady = self.total * (1e-6 * self.z_mean) ** 2  # columns that hardly vary: what does is rounding errors
-        small = (own > steady) & (100 * own < alpha) & (_MOST_UNEVEN * own < xp.max(own))
+        steady = self.total * (1e-6 * self.z_mean) ** 2  # the variation of nearly constant columns is rounding errors
+        small = (own > steady) & (100 * own < alpha) & (_MAX_UNEVEN * own < xp.max(own))
         share = (alpha * X) ** 2 / xp.where(small, own, xp.ones_like(own))[:, None]
         return bool(xp.any(small[:, None] & (share > _NEGLECTED * self.y_square)))
 
     def _loses(self, alpha: float) -> bool:
         """Whether rounding errors hide directions that targets depend on.
 
-        With D = diag(A + α)^½, directions v of D⁻¹(A + α)D⁻¹ whose eigenvalues are below `least` are lost. If no row
-        has a part in them, vᵀD⁻¹R is a rounding error as well; if some do, it tells what they could explain.
+        With D = diag(A + α)^½, eigenvectors v of D⁻¹(A + α)D⁻¹ with eigenvalues below `least` are lost. If all rows are
+        orthogonal to them, vᵀD⁻¹R is a rounding error as well; otherwise it shows how much they could explain.
         """
         xp: Any = _array.namespace(self.A)
         own = diagonal(self.A) + alpha
@@ -404,21 +404,21 @@ class FromSums(DirectProblem):
         diagonal(C)[...] += alpha
         values, vectors = eigh(C * d[:, None] * d[None, :])
         hidden = xp.matmul(vectors[:, values < least].T, d[:, None] * self.R)
-        # A is positive semi-definite but for rounding errors, so negative eigenvalues tell the size of these.
+        # Only rounding makes eigenvalues of A negative, so they show the size of the rounding errors.
         rounding = 10 * max(-float(values[0]), 0.0)
         return bool(xp.any(xp.sum(hidden**2, axis=0) > max(_LOST * least, rounding**2) * self.y_square))
 
     def spread(self, posterior: Posterior, Z: Array) -> Array:
-        """Variance of predictions for features over the noise."""
+        """Return the variance of predictions for features, divided by the noise."""
         xp: Any = _array.namespace(Z)
         return posterior.of_features((xp.astype(Z, xp.float64) - to_library(self.z_mean, Z)).T)
 
 
 class FromGram(DirectProblem):
-    """The problem in as many unknowns as rows, from their kernel matrix times 1/`divisor`.
+    """The dual problem, with one unknown per row, from the kernel matrix K / `divisor`.
 
-    K may be of any precision, and is not changed: A is made from it for each α, so that two matrices are held. Where
-    `again` computes K again, A takes its place, and one matrix is held.
+    K may have any precision. Without `again`, K is not changed: A is computed from it for each α, and two matrices are
+    in memory. If `again` is given, it recomputes K. Then A overwrites K, and only one matrix is in memory.
     """
 
     def __init__(
@@ -454,7 +454,7 @@ class FromGram(DirectProblem):
         trace = float(xp.sum(weight * own))
         uncentred = float(xp.sum(weight * xp.astype(diagonal(K), xp.float64))) / divisor
         if np.isfinite(trace) and trace <= 4 * EPS * uncentred:
-            trace = 0.0  # rounding errors of a kernel that is constant
+            trace = 0.0  # the kernel is constant up to rounding errors
         self.scale = check_scale(trace / (self.total or 1.0))
         self.rounding = EPS * uncentred
         self.heaviest = heaviest(weight * xp.astype(diagonal(K), xp.float64))
@@ -506,20 +506,20 @@ class FromGram(DirectProblem):
         return one_unit(rest, self.left_weight, 1 / max(alpha, TINY))
 
     def trouble(self, X: Array, alpha: float) -> str:
-        """See :meth:`Problem.trouble`; kernel values far from 0 that differ little lose their digits."""
+        """See :meth:`Problem.trouble`. Kernel values that differ little compared with their size lose their digits."""
         far = self.rounding > 1e4 * EPS * self.tau * self.n_unknowns and alpha < 10 * self.rounding
         return super().trouble(X, alpha) or ("rounding" if far else "")
 
     def weights(self, X: Array, alpha: float) -> Weights:
-        """See :meth:`Problem.weights`; weights of rows."""
+        """See :meth:`Problem.weights`; here the weights belong to rows."""
         xp: Any = _array.namespace(X)
-        with np.errstate(over="ignore"):  # of huge targets
+        with np.errstate(over="ignore"):  # huge targets
             noise = max(alpha, self.least) * xp.sum(self.R * X, axis=0) / (self.total or 1.0)
         dual = self.root[:, None] * X
         return Weights(dual, self.y_mean - xp.matmul(self.k_mean, dual), xp.clip(noise, 0.0, None))
 
     def centred(self, K: Array, square: Array) -> tuple[Array, Array]:
-        """Kernel values of other rows with the rows of the fit, (n, n_fit), and with themselves, for a posterior."""
+        """Centre kernel values of new rows for :meth:`Posterior.of_kernel`: with the rows of the fit, and k(x, x)."""
         xp: Any = _array.namespace(K)
         weight, k_mean = to_library(self.weight, K), to_library(self.k_mean, K)
         if self._centred:
@@ -530,7 +530,7 @@ class FromGram(DirectProblem):
 
 
 class FromRows(FromGram):
-    """The problem in as many unknowns as rows, from features of few rows."""
+    """The dual problem, with one unknown per row, from the features of few rows."""
 
     def __init__(
         self,
@@ -550,7 +550,7 @@ class FromRows(FromGram):
         super().__init__(K, rows.Y - shift, weight, rows.keys, selection, intercept=intercept, **options)
 
     def weights(self, X: Array, alpha: float) -> Weights:
-        """See :meth:`Problem.weights`; weights of features."""
+        """See :meth:`Problem.weights`; here the weights belong to features."""
         xp: Any = _array.namespace(X)
         dual, _, noise = super().weights(X, alpha)
         coef = xp.matmul(self.Z.T, dual)
@@ -562,20 +562,20 @@ class FromRows(FromGram):
         return self.matrix()
 
     def spread(self, posterior: Posterior, Z: Array) -> Array:
-        """Variance of predictions for features over the noise."""
+        """Return the variance of predictions for features, divided by the noise."""
         xp: Any = _array.namespace(Z)
         z = xp.astype(Z, xp.float64) - to_library(self.z_mean, Z)
         return posterior.of_kernel(*self.centred(xp.matmul(z, to_library(self.Z, Z).T), xp.sum(z**2, axis=1)))
 
 
 def from_statistics(statistics: Statistics, selection: Selection, **options: Any) -> FromSums | FromRows:
-    """The smaller of the two problems that sums over rows, or rows that are kept, make possible."""
+    """Return the smaller problem: the dual if the statistics still keep all rows, else the primal."""
     rows = statistics.finish().rows()
     return FromSums(statistics, selection, **options) if rows is None else FromRows(rows, selection, **options)
 
 
 def heaviest(squares: Array) -> float:
-    """The largest of some numbers ≥ 0 over the mean of the others."""
+    """Return the largest of some numbers ≥ 0 divided by the mean of the others."""
     xp: Any = _array.namespace(squares)
     n, largest = int(squares.shape[0]), float(xp.max(squares))
     rest = float(xp.sum(xp.where(squares < largest, squares, xp.zeros_like(squares))))
@@ -583,10 +583,10 @@ def heaviest(squares: Array) -> float:
 
 
 def check_scale(scale: float) -> float:
-    """Raise unless the mean of a diagonal is finite: squares of features or kernel values have overflowed otherwise."""
+    """Raise unless the mean of a diagonal is finite; otherwise squares of features or kernel values overflowed."""
     if not np.isfinite(scale):
         raise ValueError(
-            "The features, or kernel values, of some rows of X are too large: their squares overflow. Scale the rows, "
+            "The features or kernel values of some rows of X are too large: their squares overflow. Scale the columns, "
             "for example by sklearn.preprocessing.StandardScaler."
         )
     return scale

@@ -1,4 +1,4 @@
-"""Rows in blocks, from arrays, memory maps, streams and files: memory does not grow with their number."""
+"""Blocks of rows from arrays, memory maps, streams and files; memory does not grow with the number of rows."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ntkit._random import generator, row_uniforms
 from ntkit._validation import describe, message, refuse_lossy
 from ntkit.tables import FRAME_ENDINGS
 
-BLOCK_BYTES = 2**28  # of features: large enough for a matrix product at full speed
-_FEWEST, _MOST = 1024, 16384
+BLOCK_BYTES = 2**28  # features per block: large enough for a matrix product at full speed
+_MIN_ROWS, _MAX_ROWS = 1024, 16384  # rows per block
 
 
 class Place(NamedTuple):
-    """Where rows come from: a file or an item of a stream, the index of the first of them in it, names of targets."""
+    """Origin of rows: the file or stream item, the index of the first row in it, and the names of the targets."""
 
     name: str
     start: int = 0
@@ -33,7 +33,7 @@ class Place(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some rows, their targets and their weights (None: all 1); where they come from, if not from arrays."""
+    """Rows with their targets and weights (None: all 1), and their origin if they do not come from arrays."""
 
     X: Any
     y: Any
@@ -42,7 +42,7 @@ class Block(NamedTuple):
 
     @contextmanager
     def located(self, part: str) -> Iterator[None]:
-        """Errors about "X", "y" or the "weight" with the file, or the item of a stream, and the row and column."""
+        """Add the file or stream item, the row and the column to errors about `part`: "X", "y" or "weight"."""
         try:
             yield
         except (TypeError, ValueError) as error:
@@ -65,7 +65,7 @@ class Block(NamedTuple):
 
 
 class Source(ABC):
-    """Blocks of rows. `n_rows` is None if unknown; `repeatable` if they can be read more than once."""
+    """Blocks of rows. `n_rows` is None if unknown; `repeatable` tells whether they can be read more than once."""
 
     n_rows: int | None = None
     repeatable = True
@@ -75,17 +75,17 @@ class Source(ABC):
         """Yield blocks of at most `n_rows` rows."""
 
     def fit_step(self, step: Any, before: Callable[[Any], Any]) -> bool:  # noqa: ARG002
-        """Fit a transformer on all rows as mapped by `before`, if the source has a way of its own to do so."""
+        """Fit a transformer on all rows, mapped by `before`, if the source can do so itself; return whether it did."""
         return False
 
     def sample(self, n_rows: int, seed: np.random.SeedSequence) -> Block:
-        """At most `n_rows` random rows, in one pass; of a stream that can be read once only, its first rows."""
+        """Return at most `n_rows` random rows, in one pass. A stream that cannot be repeated gives its first rows."""
         if not self.repeatable:
             block = self.first()
             return Block(*(take_rows(values, slice(0, n_rows)) for values in block[:3]))
         kept: list[tuple[np.ndarray, Block]] = []
         start = 0
-        for block in self.blocks(_MOST):
+        for block in self.blocks(_MAX_ROWS):
             size = n_rows_of(block.X)
             keys = row_uniforms(seed, start, start + size)[:, 0]
             start += size
@@ -97,21 +97,21 @@ class Source(ABC):
             chosen = np.flatnonzero(keys < bound)
             kept.append((keys[chosen], Block(*(take_rows(values, chosen) for values in block[:3]))))
         if not kept:
-            return self.first()  # raises: there are none
+            return self.first()  # raises: there are no rows
         keys = np.concatenate([each for each, _ in kept])
         bound = np.partition(keys, n_rows - 1)[n_rows - 1] if len(keys) > n_rows else np.inf
         parts = [[take_rows(v, np.flatnonzero(each <= bound)) for v in block[:3]] for each, block in kept]
         return Block(*(concatenated([part[i] for part in parts]) for i in range(3)))
 
     def identity(self) -> str:
-        """What tells this source from another of the same size, without reading it."""
+        """Return a text that distinguishes this source from others of the same size, without reading the rows."""
         return ""
 
     def first(self) -> Block:
-        """The first rows; they will come again."""
-        block = next(self.blocks(_MOST), None)
+        """Return the first block; a later pass yields it again."""
+        block = next(self.blocks(_MAX_ROWS), None)
         if block is None:
-            raise ValueError("There are no rows to fit on: the stream or the files are empty.")
+            raise ValueError("There are no rows to fit on: the stream is empty, or the files are.")
         return block
 
 
@@ -132,7 +132,7 @@ class ArraySource(Source):
             yield Block(take_rows(self.X, rows), take_rows(self.y, rows), take_rows(self.weight, rows), place)
 
     def sample(self, n_rows: int, seed: np.random.SeedSequence) -> Block:
-        """See :meth:`Source.sample`; here without a pass."""
+        """See :meth:`Source.sample`; here no pass over the rows is needed."""
         if self.n_rows is None or self.n_rows <= n_rows:
             return Block(self.X, self.y, self.weight)
         chosen = np.sort(generator(seed).permutation(self.n_rows)[:n_rows])
@@ -147,7 +147,7 @@ class StreamSource(Source):
         self.repeatable = iter(stream) is not stream
 
     def first(self) -> Block:
-        """The first rows; they will come again."""
+        """Return the first block; a later pass yields it again."""
         if not self.repeatable:
             seen: list[Any] = []
             for index, item in enumerate(self.stream):
@@ -159,7 +159,7 @@ class StreamSource(Source):
         return super().first()
 
     def blocks(self, n_rows: int) -> Iterator[Block]:
-        """Yield the blocks as they come, large ones in parts."""
+        """Yield the blocks of the stream; large blocks are split."""
         for index, item in enumerate(self.stream):
             yield from self._blocks_of(index, item, n_rows)
 
@@ -182,8 +182,8 @@ class StreamSource(Source):
 class TableSource(Source):
     """Rows of CSV and Parquet files; `target` names one column or several.
 
-    All files must have the columns of the first, or `columns`, in any order: they are found by name. A column of text
-    in the first rows is read as text in all files.
+    All files must have the columns of the first file, or `columns`, in any order: columns are found by name. A column
+    that has text in the first rows is read as text in all files.
     """
 
     def __init__(self, paths: list[Path], target: str | list[str], owner: str, columns: Sequence[str] | None = None):
@@ -194,23 +194,23 @@ class TableSource(Source):
         self.single = isinstance(target, str)
         for path in paths:
             if path.is_dir():
-                raise FileNotFoundError(f"{owner}.fit was given the folder '{path}', without CSV or Parquet files.")
+                raise FileNotFoundError(f"{owner}.fit got the folder '{path}', which has no CSV or Parquet files.")
             if not path.is_file():
-                raise FileNotFoundError(f"{owner}.fit was given the path '{path}', which is not a file.")
+                raise FileNotFoundError(f"{owner}.fit got the path '{path}', which is not a file.")
             if not path.name.lower().endswith(FRAME_ENDINGS):
                 raise ValueError(
                     f"{owner}.fit reads .csv, .csv.gz, .tsv, .parquet and .pq files. Got '{path}'; read other formats "
-                    "yourself and pass the rows, or a generator of (X, y) blocks."
+                    "yourself, and pass the rows or a generator of (X, y) blocks."
                 )
 
     def identity(self) -> str:
-        """Names, sizes and times of change of the files."""
+        """Return the names, sizes and modification times of the files."""
         states = [path.stat() for path in self.paths]
         files = zip(self.paths, states, strict=True)
         return repr([(path.name, state.st_size, state.st_mtime_ns) for path, state in files])
 
     def blocks(self, n_rows: int) -> Iterator[Block]:
-        """Yield data frames without the targets, and the targets."""
+        """Yield data frames without the target columns, and the targets."""
         from ntkit.tables import read_frames, text_columns
 
         for path in self.paths:
@@ -220,7 +220,7 @@ class TableSource(Source):
                     columns = ", ".join(map(repr, frame.columns))
                     raise ValueError(
                         f"'{path}' has no column {missing[0]!r}, the target given to {self.owner}.fit. "
-                        f"It has {columns}."
+                        f"Its columns are {columns}."
                     )
                 if frame.empty:
                     continue
@@ -230,7 +230,7 @@ class TableSource(Source):
                 yield Block(X, y.to_numpy(), None, Place(f"'{path}'", int(frame.index[0]), self.targets))
 
     def _in_order(self, X: Any, path: Path) -> Any:
-        """The columns in the order of the first file."""
+        """Return the columns in the order of the first file."""
         names = list(X.columns)
         if self.columns is None:
             self.columns = names
@@ -250,7 +250,7 @@ class TableSource(Source):
 
 
 def as_source(X: Any, y: Any, weight: Any, owner: str, columns: Sequence[str] | None = None) -> Source:
-    """Blocks of whatever a model's `fit` has been given; `columns` are those of earlier rows, if they have names."""
+    """Return a source for the arguments of a model's `fit`; `columns` are the names from earlier rows, if any."""
     paths = _paths(X, y)
     if paths:
         if not (isinstance(y, str) or (isinstance(y, list | tuple) and y and all(isinstance(c, str) for c in y))):
@@ -268,7 +268,7 @@ def as_source(X: Any, y: Any, weight: Any, owner: str, columns: Sequence[str] | 
         return StreamSource(X, owner)
     if y is None:
         raise ValueError(
-            f"{owner} requires y to be passed, but the target y is None. Only a stream of (X, y) blocks goes without."
+            f"{owner} requires y to be passed, but the target y is None. It may be None only for a stream of (X, y)."
         )
     source = as_arrays(X, y, weight, owner)
     if source.n_rows == 0:
@@ -277,7 +277,7 @@ def as_source(X: Any, y: Any, weight: Any, owner: str, columns: Sequence[str] | 
 
 
 def as_arrays(X: Any, y: Any, weight: Any, owner: str) -> ArraySource:
-    """Blocks of arrays with equal numbers of rows."""
+    """Return a source for arrays, which must have equal numbers of rows."""
     X, y = as_rows(X, "X", owner), as_rows(y, "y", owner)
     weight = None if weight is None else as_rows(weight, "sample_weight", owner)
     n_rows = n_rows_of(X)
@@ -291,14 +291,14 @@ def as_arrays(X: Any, y: Any, weight: Any, owner: str) -> ArraySource:
 
 
 def as_rows(X: Any, name: str, owner: str) -> Any:
-    """`X` as something that can be cut into rows; what is in them, transformers have to know."""
+    """Convert `X` to an array or data frame that can be sliced by rows. Its values are left to the transformers."""
     refuse_lossy(X, name, owner)
     if _array.is_sparse(X):
         return X.tocsr()
     if X is None or _array.is_dask(X):
         remedy = "" if X is None else "Call .compute() on it."
         raise TypeError(message(owner, name, "an array with rows, in memory", X, remedy))
-    named = hasattr(X, "columns") and hasattr(X, "shape")  # data frames of any library keep their names
+    named = hasattr(X, "columns") and hasattr(X, "shape")  # data frames of any library keep their column names
     if _array.is_numpy(X) or _array.is_torch(X) or hasattr(X, "iloc") or named:
         n_axes = len(X.shape)
         if n_axes == 0 or (n_axes == 1 and name == "X" and not _is_text(X)):
@@ -317,30 +317,30 @@ def as_rows(X: Any, name: str, owner: str) -> Any:
 
 
 def _is_text(X: Any) -> bool:
-    """Whether these are documents: a text for each row."""
+    """Whether every row is a text, as for documents."""
     kind = getattr(X.dtype, "kind", "")
     return kind in ("U", "T") or (kind == "O" and all(isinstance(x, str) for x in X))
 
 
 def n_rows_of(X: Any) -> int:
-    """Number of rows."""
+    """Return the number of rows."""
     return int(X.shape[0]) if hasattr(X, "shape") and len(X.shape) else len(X)
 
 
 def n_features_of(X: Any) -> int:
-    """How many numbers a row has: its features, or all channels of all pixels of an image."""
+    """Return how many numbers a row has: its features, or all channels of all pixels of an image."""
     return prod(X.shape[1:])
 
 
 def take_rows(X: Any, rows: slice | np.ndarray) -> Any:
-    """Some rows; None stays None."""
+    """Return some rows of X; None stays None."""
     if X is None:
         return None
     return X.iloc[rows] if hasattr(X, "iloc") else X[rows]
 
 
 def concatenated(parts: list[Any]) -> Any:
-    """Rows of several blocks as one; None if they are None."""
+    """Concatenate the rows of several blocks; None if they are None."""
     if len(parts) == 1 or parts[0] is None:
         return parts[0]
     if hasattr(parts[0], "iloc"):
@@ -355,17 +355,17 @@ def concatenated(parts: list[Any]) -> Any:
 
 
 def block_rows(n_components: int, itemsize: int, like: Any = None) -> int:
-    """Rows per block: some 256 MiB of features on the host, a sixteenth of the free memory of a CUDA device."""
+    """Return the rows per block: 256 MiB of features on the host, a sixteenth of the free memory on a CUDA device."""
     budget = BLOCK_BYTES
     if like is not None and _array.is_torch(like) and like.device.type == "cuda":
         from ntkit._batching import working_memory
 
         budget, itemsize = working_memory(like) // 4, 8 + itemsize
-    return min(max(budget // (n_components * itemsize), _FEWEST), _MOST)
+    return min(max(budget // (n_components * itemsize), _MIN_ROWS), _MAX_ROWS)
 
 
 def _paths(X: Any, y: Any) -> list[Path]:
-    """Files that X names; a list of texts names files if y is the name of a column, or if all end like tables."""
+    """Return the files that X names. A list of texts names files if y names a column or all texts end like tables."""
     if isinstance(X, str | os.PathLike):
         path = Path(X)
         if path.is_dir():
@@ -390,7 +390,7 @@ def _listed(names: Sequence[str], most: int = 5) -> str:
 
 
 def _raise_at(where: str, error: Exception) -> NoReturn:
-    """Raise an error again, with the place that it is about; kinds that are not ours stay as they are, with a note."""
+    """Raise an error again, with its origin: in the message of TypeError and ValueError, as a note for other types."""
     if type(error) in (TypeError, ValueError):
         raise type(error)(f"{where}: {error}") from error
     error.add_note(where)
@@ -398,7 +398,7 @@ def _raise_at(where: str, error: Exception) -> NoReturn:
 
 
 def _find_fault(values: Any, part: str, text: str) -> tuple[int, Any, Any] | None:
-    """Row, column and value that an error with a `text` is about; None for errors about all rows."""
+    """Return the row, column and value that caused an error with this `text`; None for errors about all rows."""
     if part == "weight":
         kind = "weight"
     elif re.search("NaN|infin|finite", text):
@@ -427,7 +427,7 @@ def _is_fault(value: Any, kind: str) -> bool:
 
 
 def _columns_of(values: Any) -> Iterator[tuple[Any, np.ndarray]]:
-    """Names, or indices, and values of columns; without a name what has one column only, or more than two axes."""
+    """Yield the name or index and the values of each column; for arrays that are not 2-D, the name is None."""
     if hasattr(values, "columns"):
         yield from ((name, np.asarray(values.iloc[:, index])) for index, name in enumerate(values.columns))
         return
@@ -452,7 +452,7 @@ class Digest:
         self._hash = hashlib.blake2b(digest_size=16)
 
     def add(self, *values: Any) -> None:
-        """Take in arrays, data frames or None."""
+        """Add arrays, data frames or None."""
         for value in values:
             for part in _plain_parts(value):
                 self._hash.update(f"{part.dtype} {part.shape}".encode())
@@ -460,12 +460,12 @@ class Digest:
                 self._hash.update(np.ascontiguousarray(part).view(np.uint8) if plain else repr(part.tolist()).encode())
 
     def text(self) -> str:
-        """The digest so far."""
+        """Return the digest so far."""
         return self._hash.hexdigest()
 
 
 def _plain_parts(values: Any) -> Iterator[np.ndarray]:
-    """NumPy arrays that hold all of some values."""
+    """Yield NumPy arrays that together hold all values."""
     if values is None:
         return
     if _array.is_sparse(values):

@@ -15,12 +15,12 @@ from ntkit.models._checks import to_library
 from ntkit.models._linalg import cholesky_solve, shifted_cholesky, solve_lower
 from ntkit.sketches import SRHT, fwht
 
-_FEWEST = 64  # rows of the first sketch
-_FACTOR = 8  # times as many rows as s_λ, for the sketch to show it
+_FIRST_ROWS = 64  # rows of the first sketch
+_FACTOR = 8  # the sketch needs this many times s_λ rows to estimate s_λ
 
 
 class Sketched(NamedTuple):
-    """A solution x in R^n with its w = Zᵀ x, the rows m of the sketch, and the statistical dimension, estimated."""
+    """A solution x in R^n, w = Zᵀ x, the number m of rows of the sketch, and the estimated statistical dimension."""
 
     solution: Array
     weights: Array
@@ -33,10 +33,10 @@ def sketched_ridge(
 ) -> Sketched:
     """Minimize ‖S(Z Zᵀ x − b)‖² + λ‖Zᵀ x‖² with an SRHT S of m rows.
 
-    With w = Zᵀ x it is ridge regression on the sketched features S Z, so x = Sᵀ (S Z Zᵀ Sᵀ + λI)⁻¹ S b: O(n t log n)
-    for S Z and O(m² t + m³) for the solution, t the number of features. `size` None takes m = s_λ (1 + 1/ε), s_λ the
-    statistical dimension of the features: the objective of a sketch without replacement exceeds the optimum by about
-    s_λ/(m − s_λ) of it, and the theorem's m = O(ε⁻¹ (s_λ + log(1/ε)) log(s_λ/ε)) has a logarithm for safety.
+    With w = Zᵀ x it is ridge regression on the sketched features S Z, so x = Sᵀ (S Z Zᵀ Sᵀ + λI)⁻¹ S b. With t
+    features, S Z costs O(n t log n) and the solution O(m² t + m³). If `size` is None, m = s_λ (1 + 1/ε), where s_λ is
+    the statistical dimension of the features: the objective of a sketch without replacement exceeds the optimum by
+    about s_λ/(m − s_λ) of it. The theorem's m = O(ε⁻¹ (s_λ + log(1/ε)) log(s_λ/ε)) has an additional logarithm.
     """
     n_rows, n_features = (int(size) for size in Z.shape)
     dimension = estimated_dimension(Z, alpha, keyed(seed, "dimension"))
@@ -53,11 +53,11 @@ def sketched_ridge(
 
 
 def estimated_dimension(Z: Array, alpha: float, seed: np.random.SeedSequence) -> float:
-    """s_λ = tr ZᵀZ (ZᵀZ + λI)⁻¹, from sketches of the rows that grow to eight times as many as it.
+    """Estimate s_λ = tr ZᵀZ (ZᵀZ + λI)⁻¹ from sketches whose number of rows grows to eight times s_λ.
 
     ZᵀZ itself would cost as much as the problem without a sketch.
     """
-    size = _FEWEST
+    size = _FIRST_ROWS
     while True:
         size = min(size, int(Z.shape[0]))
         SZ = Z if size == Z.shape[0] else _apply(SRHT(int(Z.shape[0]), size).sample(seed), Z)
@@ -68,7 +68,7 @@ def estimated_dimension(Z: Array, alpha: float, seed: np.random.SeedSequence) ->
 
 
 def _dimension(gram: Array, alpha: float) -> float:
-    """Trace of G (G + λI)⁻¹, t − λ‖L⁻¹‖_F², of a matrix G of order t, L Lᵀ = G + λI."""
+    """Return the trace of G (G + λI)⁻¹ for a matrix G of order t: t − λ‖L⁻¹‖_F², where L Lᵀ = G + λI."""
     xp: Any = _array.namespace(gram)
     order = int(gram.shape[0])
     eye = xp.eye(order, dtype=gram.dtype, device=_array.device(gram))
@@ -76,14 +76,14 @@ def _dimension(gram: Array, alpha: float) -> float:
 
 
 def _apply(S: Any, values: Array) -> Array:
-    """S values, some columns at a time: they are the rows of its input."""
+    """Compute S times `values`, some columns at a time; S.apply takes them as rows."""
     xp: Any = _array.namespace(values)
     columns = row_batches(int(values.shape[1]), 32 * int(values.shape[0]), like=values)
     return xp.concat([S.apply(xp.asarray(values[:, part].T, copy=True)).T for part in columns], axis=1)
 
 
 def _apply_transposed(S: Any, u: Array, n_rows: int) -> Array:
-    """Sᵀ u = m^{-1/2} D H Pᵀ u."""
+    """Compute Sᵀ u = m^{-1/2} D H Pᵀ u."""
     xp: Any = _array.namespace(u)
     n_padded = 1 << (n_rows - 1).bit_length()
     spread = xp.zeros((n_padded, int(u.shape[1])), dtype=u.dtype, device=_array.device(u))

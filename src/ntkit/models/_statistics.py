@@ -1,17 +1,17 @@
-"""Sums over rows from which ridge regression is solved: they can be added up block by block, in any order.
+"""Sums over rows from which ridge regression is solved. They are accumulated block by block, in any order.
 
 With weights w, features z and targets y of the rows, W = Σ w and means z̄, ȳ, the sums are
 
     G = Σ w (z − z̄)(z − z̄)ᵀ,   C = Σ w (z − z̄)(y − ȳ)ᵀ,   s = Σ w (y − ȳ)²,
 
-kept about their own means: large means then cost no digits, and a model without an intercept gets
-Σ w z zᵀ = G + W z̄z̄ᵀ back. A block is centred at a point c near z̄ before it is multiplied out, in its own precision, and
-added in float64; with its sums S = Σ w (z − c)(z − c)ᵀ, r = Σ w (z − c) and its weight V,
+about the means, so that large means cost no digits; a model without an intercept uses Σ w z zᵀ = G + W z̄z̄ᵀ. A block is
+centred at a point c near z̄, multiplied in its own precision, and added in float64. With its sums
+S = Σ w (z − c)(z − c)ᵀ, r = Σ w (z − c) and its weight V,
 
     G ← G + S − r rᵀ/V + (W V/(W + V)) δδᵀ,   δ = c + r/V − z̄        (Chan, Golub, LeVeque 1983).
 
-A float32 product over b rows has relative errors of some √b · 6·10⁻⁸ at random, which average out over the blocks;
-where a row is so large that they would hide the others, the product is float64.
+A float32 product over b rows has random relative errors of about √b · 6·10⁻⁸, which average out over the blocks. If
+one row is so large that these errors would hide the others, the product is in float64.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from ntkit._state import Declared, Field, Floats, Integer, Optional, Part, Real
 from ntkit.models._checks import n_units, to_library
 from ntkit.models._linalg import EPS, diagonal
 
-FLUSH = 16384  # rows whose products are added up in float32 before float64 takes them over
-_FAST_DOUBLE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))  # compute capabilities that are fast at float64
+FLUSH = 16384  # products of this many rows are summed in float32 before they are added in float64
+_FAST_DOUBLE = ((6, 0), (7, 0), (8, 0), (9, 0), (10, 0))  # CUDA compute capabilities with fast float64
 _SUMS = ("gram", "cross", "z_mean", "y_mean", "y_square")
-_LEAST_SQUARES, _MOST_SQUARES = 1e-20, 1e36  # sums of squares of a block that float32 can hold, with digits to spare
-_MOST_UNEVEN = 1e6  # largest ‖z‖² over the median, for float32
-_CORRECTIONS = 64  # rank-one terms that wait for each other
-_SMALL = 1024  # blocks with fewer rows wait for others: each product passes over all of G
+_MIN_SQUARES, _MAX_SQUARES = 1e-20, 1e36  # float32 can hold sums of squares of a block in this range, with a margin
+_MAX_UNEVEN = 1e6  # with a larger ratio of the largest ‖z‖² to the median, products are in float64
+_CORRECTIONS = 64  # rank-one terms that are collected before they are added to G
+_SMALL = 1024  # smaller blocks are collected first, since each product passes over all of G
 
 
 @dataclass
 class KeptRows(Declared):
-    """Features (n, m), targets (n, k) and weights (n,) of rows, and the keys that samples of them go by."""
+    """Features (n, m), targets (n, k) and weights (n,) of rows, and the random keys that select samples."""
 
     Z: Array
     Y: Array
@@ -56,7 +56,7 @@ class KeptRows(Declared):
     }
 
     def joined(self, *others: KeptRows) -> KeptRows:
-        """These rows, and others after them."""
+        """Return these rows followed by others."""
         return KeptRows(*(_concatenate(*parts) for parts in zip(self, *others, strict=True)))
 
     def __len__(self) -> int:
@@ -89,7 +89,7 @@ class Sample(Declared):
             raise ValueError("a sample must have keys, features, targets and weights")
 
     def add(self, keys: np.ndarray, Z: Array, Y: Array, weight: Array) -> None:
-        """Take in those of some rows that belong to the sample."""
+        """Add rows; only the rows with the smallest keys stay in the sample."""
         if len(self.keys) == self.size:
             chosen = np.flatnonzero(keys < self.keys.max(initial=-np.inf))
         else:
@@ -109,14 +109,14 @@ class Sample(Declared):
 class Statistics(Declared):
     """Sums over rows, for `n_components` features and `n_targets` targets.
 
-    As long as there are no more rows than features, the rows themselves are kept: they take less room, and the dual
-    problem on them is the smaller one.
+    As long as there are no more rows than features, the rows themselves are kept: they take less memory, and the dual
+    problem is smaller.
 
     Parameters
     ----------
     n_components, n_targets : int
     sample_size : int
-        Rows kept apart, at random, to estimate errors by.
+        Number of random rows that are kept to estimate errors.
     """
 
     def __init__(self, n_components: int, n_targets: int, sample_size: int = 0):
@@ -124,10 +124,10 @@ class Statistics(Declared):
         self.n_targets = n_targets
         self.sample = Sample(sample_size)
         self.count = 0
-        self.n_used = 0  # rows with a weight above 0
-        self.n_units = 0.0  # of these a row of a weight above 1 counts as often as it says
+        self.n_used = 0  # number of rows of positive weight
+        self.n_units = 0.0  # Σ max(w, 1) over these rows
         self.weight = 0.0
-        self.largest = 0.0  # w‖z‖² of a row
+        self.largest = 0.0  # largest w‖z‖² of a row
         self.z_mean: Array = None
         self.y_mean: Array = None
         self.gram: Array = None  # G, its lower triangle
@@ -135,10 +135,10 @@ class Statistics(Declared):
         self.y_square: Array = None
         self._pending: list[KeptRows] = []
         self._shared = False  # whether other statistics use the same arrays of sums
-        self._n_shared = 0  # first blocks of `_pending` that are
-        self._partial: Array = None  # products in single precision that G does not have yet
+        self._n_shared = 0  # number of first blocks of `_pending` that other statistics use too
+        self._partial: Array = None  # products in single precision that are not yet part of G
         self._n_partial = 0
-        self._corrections: list[tuple[Array, float]] = []  # rank-one terms that it does not have yet
+        self._corrections: list[tuple[Array, float]] = []  # rank-one terms that are not yet part of G
 
     _state: ClassVar[dict[str, Field]] = {
         "n_components": Integer(minimum=1),
@@ -167,9 +167,9 @@ class Statistics(Declared):
         return sum(map(len, self._pending))
 
     def fork(self) -> Statistics:
-        """Statistics that go on from here, and leave these as they are; arrays are copied before they change."""
+        """Return a copy that can be changed without changing this object. Arrays are copied when they change."""
         other = Statistics.__new__(Statistics)
-        other.__dict__.update(self.__dict__)  # copy() would finish these
+        other.__dict__.update(self.__dict__)  # copy() would finish the sums
         other.sample = copy(self.sample)
         for one in (self, other):
             one._shared, one._n_shared = True, len(self._pending)
@@ -177,7 +177,7 @@ class Statistics(Declared):
         return other
 
     def _own(self, like: Array) -> None:
-        """Make the sums this object's own, in the library and on the device of `like`."""
+        """Copy shared sums, and move the sums to the library and the device of `like`."""
         here = self.gram if _array.is_torch(like) == _array.is_torch(self.gram) else None
         if self._shared or here is None or _array.device(here) != _array.device(like):
             for name in (*_SUMS, "_partial"):
@@ -191,7 +191,7 @@ class Statistics(Declared):
             self._shared = False
 
     def add(self, Z: Array, Y: Array, weight: Array, keys: np.ndarray) -> None:
-        """Add rows: features (n, m), which may be overwritten, targets (n, k), weights (n,), float64 both, and keys."""
+        """Add rows: features (n, m), which may be overwritten, float64 targets (n, k) and weights (n,), and keys."""
         if not Z.shape[0]:
             return
         self.count += int(Z.shape[0])
@@ -202,7 +202,7 @@ class Statistics(Declared):
             self._multiply()
 
     def merge(self, other: Statistics) -> None:
-        """Add the sums of other rows."""
+        """Add the statistics of other rows."""
         other = other.finish().fork()
         n_targets = max(self.n_targets, other.n_targets)
         self.place_targets(range(self.n_targets), n_targets)
@@ -235,18 +235,18 @@ class Statistics(Declared):
             self.sample.add(sample.keys, sample.Z, sample.Y, sample.weight)
 
     def total_weight(self) -> float:
-        """Sum of the weights of all rows."""
+        """Return the sum of the weights of all rows."""
         return self.weight + sum(float(block.weight.sum()) for block in self._pending)
 
     def heaviest(self) -> float:
-        """Largest w‖z‖² of a row over the mean of the others'."""
+        """Return the largest w‖z‖² of a row divided by the mean over the other rows."""
         xp: Any = _array.namespace(self.gram)
         trace = float(xp.sum(diagonal(self.gram)) + self.weight * xp.sum(self.z_mean**2))
         rest = max(trace - self.largest, EPS * self.largest)
         return self.largest * (self.n_used - 1) / rest if rest > 0 else 1.0
 
     def place_targets(self, columns: Sequence[int], n_targets: int) -> None:
-        """Move the targets to certain columns of more; the others are zero for all rows so far."""
+        """Move the targets to the given ones of `n_targets` columns; all other columns are zero for the rows so far."""
         if n_targets == self.n_targets and list(columns) == list(range(n_targets)):
             return
         self.n_targets = n_targets
@@ -259,7 +259,7 @@ class Statistics(Declared):
             self.y_square = _place(self.y_square[None], columns, n_targets)[0]
 
     def finish(self) -> Self:
-        """Bring everything into the sums, unless the rows are kept."""
+        """Add everything that is pending to the sums, unless the rows are kept."""
         if self._pending and (self.gram is not None or self._n_pending > self.n_components):
             self._multiply()
         self._flush()
@@ -267,12 +267,12 @@ class Statistics(Declared):
         return self
 
     def finished(self) -> Statistics:
-        """These statistics, finished; others where that would change these, so that an interrupt leaves them whole."""
+        """Return finished statistics: a fork if finishing changes anything, so that an interrupt does no harm here."""
         waiting = self._corrections or self._n_partial or (self._pending and self.gram is not None)
         return self.fork().finish() if waiting or self._n_pending > self.n_components else self
 
     def rows(self) -> KeptRows | None:
-        """All rows if they are kept, else None."""
+        """Return all rows if they are kept, else None."""
         if self.gram is not None or not self._pending:
             return None
         if len(self._pending) > 1:
@@ -282,11 +282,11 @@ class Statistics(Declared):
 
     @property
     def settled(self) -> bool:
-        """Whether all rows are in the sums, but for rank-one terms."""
+        """Whether all rows are part of the sums, except for rank-one terms."""
         return self.gram is not None and not self._pending and self._n_partial == 0
 
     def __getstate__(self) -> dict[str, Any]:
-        done = self.finished()  # these stay as they are
+        done = self.finished()  # does not change this object
         return super(Statistics, done).__getstate__() | {"_partial": None, "_shared": False, "_n_shared": 0}
 
     def _file_state(self) -> dict[str, Any]:
@@ -307,7 +307,7 @@ class Statistics(Declared):
             self._corrections = list(zip(vectors, factors.tolist(), strict=True))
         sums = [getattr(self, name) is None for name in _SUMS]
         if any(sums) != all(sums) or (kept is None) == all(sums):
-            raise ValueError("statistics must have all sums, or rows")
+            raise ValueError("statistics must have either all sums or rows")
         widths = {(part.Z.shape[1], part.Y.shape[1]) for part in (kept, self.sample) if part and part.Z is not None}
         if not widths <= {(self.n_components, self.n_targets)}:
             raise ValueError(f"rows of statistics must have {self.n_components} features and {self.n_targets} targets")
@@ -317,7 +317,7 @@ class Statistics(Declared):
             self._pending = [kept]
 
     def _multiply(self) -> None:
-        """Bring the pending rows into the sums."""
+        """Add the pending rows to the sums."""
         pending, self._pending = self._pending, []
         for i in range(self._n_shared):  # products overwrite features
             pending[i] = replace(pending[i], Z=pending[i].Z + 0.0)
@@ -340,7 +340,7 @@ class Statistics(Declared):
             return
         Z, squares = _with_squares(Z)
         self.largest = max(self.largest, float(xp.max(weight * squares)))
-        # A point near the mean, exact in the precision of Z: the mean so far, or that of some first rows.
+        # A point near the mean, exact in the precision of Z: the mean so far, or the mean of the first rows.
         some = slice(0, _SMALL if float(xp.sum(weight[:_SMALL])) else None)
         share = weight[some] / xp.sum(weight[some])
         z_c = self.z_mean if self.weight else xp.matmul(share, xp.astype(Z[some, :], xp.float64))
@@ -351,7 +351,7 @@ class Statistics(Declared):
         root = xp.sqrt(weight)
         if not bool(xp.all(weight == 1.0)):
             Z *= xp.astype(root, Z.dtype)[:, None]
-        # One product gives Σ w (z − c)(y − y_c)ᵀ and Σ w (z − c); float32 holds no targets of 1e-50.
+        # One product gives Σ w (z − c)(y − y_c)ᵀ and Σ w (z − c). Scaled, since float32 cannot hold targets of 1e-50.
         sides = xp.concat([Y * root[:, None], root[:, None]], axis=1)
         size = xp.max(xp.abs(sides), axis=0)
         size = xp.where((size > 0) & ((size < 1e-18) | (size > 1e18)), size, xp.ones_like(size))
@@ -380,14 +380,14 @@ class Statistics(Declared):
         self.y_mean, self.y_square = xp.zeros(k, **where), xp.zeros(k, **where)
 
     def _move_means(self, z_mean: Array, y_mean: Array, weight: float) -> None:
-        """Combine the means with those of other rows."""
+        """Combine the means with the means of other rows."""
         self.weight += weight
         share = weight / self.weight if self.weight else 0.0
         self.z_mean = self.z_mean + share * (z_mean - self.z_mean)
         self.y_mean = self.y_mean + share * (y_mean - self.y_mean)
 
     def _add_product(self, Z: Array) -> None:
-        """Add ZᵀZ to the lower triangle of the Gram matrix, by way of single precision if that is Z's."""
+        """Add ZᵀZ to the lower triangle of the Gram matrix; float32 products are first summed in float32."""
         if not _array.is_numpy(Z):
             _add_on_device(self.gram, Z)
         elif Z.dtype == np.float64:
@@ -401,7 +401,7 @@ class Statistics(Declared):
             self._flush()
 
     def _flush(self) -> None:
-        """Add what waits for it to the Gram matrix."""
+        """Add the float32 sums to the Gram matrix, and the rank-one terms if there are many."""
         if self._partial is not None and self._n_partial:
             self._own(self.gram)
             _add_triangle(self.gram, self._partial)
@@ -430,7 +430,7 @@ def _syrk(Z: np.ndarray, out: np.ndarray) -> None:
 
 
 def _add_triangle(total: np.ndarray, part: np.ndarray) -> None:
-    """Move the lower triangle of `part` into that of `total`."""
+    """Add the lower triangle of `part` to `total` and set it to 0."""
     from ntkit._batching import run_on_threads
 
     def work(start: int) -> None:
@@ -443,7 +443,7 @@ def _add_triangle(total: np.ndarray, part: np.ndarray) -> None:
 
 
 def add_outer(total: Array, vectors: Array, factors: list[float]) -> None:
-    """Add Σ_j factor_j v_j v_jᵀ, v_j the columns of `vectors`, to the lower triangle of `total`."""
+    """Add Σ_j factor_j v_j v_jᵀ to the lower triangle of `total`, where v_j are the columns of `vectors`."""
     xp: Any = _array.namespace(total)
     scaled = vectors * xp.asarray(factors, dtype=total.dtype, device=_array.device(total))
     step = 256 if _array.is_numpy(total) else int(total.shape[0])
@@ -453,12 +453,12 @@ def add_outer(total: Array, vectors: Array, factors: list[float]) -> None:
 
 
 def _add_on_device(total: Any, Z: Any) -> None:
-    """Add ZᵀZ to the lower triangle of a torch matrix, in float64 where the device is fast at it, never in TF32."""
+    """Add ZᵀZ to the lower triangle of a torch matrix: in float64 if the device is fast at it, never in TF32."""
     import torch
 
     if Z.device.type != "cuda" or torch.cuda.get_device_capability(Z.device) in _FAST_DOUBLE:
         Z = Z.to(total.dtype)
-        step = max(len(total) // 8, 1024)  # panels: a little more than half of the products
+        step = max(len(total) // 8, 1024)  # with panels, little more than half of the products are computed
         for start in range(0, len(total), step):
             total[start:, start : start + step].addmm_(Z[:, start:].T, Z[:, start : start + step])
         return
@@ -467,7 +467,7 @@ def _add_on_device(total: Any, Z: Any) -> None:
 
 
 def _with_squares(Z: Array) -> tuple[Array, Array]:
-    """Features, and ‖z‖² of each row; in float64 where float32 would lose squares, or small rows beside a large one."""
+    """Return features and ‖z‖² of each row, in float64 if float32 would lose squares or comparatively small rows."""
     xp: Any = _array.namespace(Z)
     with np.errstate(over="ignore"):
         squares = xp.astype(xp.vecdot(Z, Z), xp.float64)
@@ -475,8 +475,8 @@ def _with_squares(Z: Array) -> tuple[Array, Array]:
         return Z, squares
     total, largest = float(xp.sum(squares)), float(xp.max(squares))
     middle = float(xp.sort(squares)[squares.shape[0] // 2])
-    safe = _LEAST_SQUARES < total < _MOST_SQUARES or (total == 0 and not bool(xp.any(Z != 0)))
-    if safe and largest <= _MOST_UNEVEN * (middle or total):
+    safe = _MIN_SQUARES < total < _MAX_SQUARES or (total == 0 and not bool(xp.any(Z != 0)))
+    if safe and largest <= _MAX_UNEVEN * (middle or total):
         return Z, squares
     Z = xp.astype(Z, xp.float64)
     return Z, xp.vecdot(Z, Z)
@@ -487,7 +487,7 @@ def _outer(a: Array, b: Array) -> Array:
 
 
 def _take(values: Array, chosen: np.ndarray) -> Array:
-    """Copies of some rows."""
+    """Return copies of some rows."""
     if _array.is_torch(values):
         import torch
 
@@ -500,7 +500,7 @@ def _concatenate(*parts: Array) -> Array:
 
 
 def _place(Y: Array, columns: Sequence[int], n_columns: int) -> Array:
-    """Columns of Y at certain places among columns of zeros."""
+    """Return `n_columns` columns: the columns of Y at the indices `columns`, zeros elsewhere."""
     out = _array.namespace(Y).zeros((Y.shape[0], n_columns), dtype=Y.dtype, device=_array.device(Y))
     out[:, list(columns)] = Y
     return out

@@ -1,4 +1,4 @@
-"""Targets as columns of numbers and back: real targets, and classes as indicators with calibrated probabilities."""
+"""Encoding of targets as columns of numbers, and back: real targets, and classes with calibrated probabilities."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ from ntkit.models._path import Solution
 
 
 class Targets(Declared):
-    """What a model has learned of its targets. `owner` is the name of the model, for messages."""
+    """The encoding of a model's targets. `owner` is the name of the model, for messages."""
 
     n_targets: int
     resolution: ClassVar[float] = 0.0
-    """Losses that differ by less are equal."""
+    """Losses that differ by less than this count as equal."""
 
     @abstractmethod
     def encode(self, y: Any, owner: str) -> np.ndarray:
-        """Targets of some rows as a float64 matrix (n, n_targets); what they show of later ones is kept."""
+        """Return targets of some rows as a float64 matrix (n, n_targets). Later calls use the same encoding."""
 
     @property
     def shift(self) -> float:
-        """What is subtracted from all columns before a model is fitted."""
+        """Constant that is subtracted from all columns before a model is fitted."""
         return 0.0
 
     @abstractmethod
     def loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
-        """What α is chosen by: the mean loss of predictions for rows left out."""
+        """Return the mean loss of predictions for held-out rows; the choice of α minimizes it."""
 
     def ready(self, owner: str) -> None:
-        """Raise unless a model can be solved for."""
+        """Raise unless the targets so far suffice to solve for a model."""
 
     def settle(self, solution: Solution) -> Solution:
-        """Take in a new solution; return it with its columns in their final order."""
+        """Return a new solution with its columns in their final order; classes calibrate their probabilities."""
         return solution
 
     @abstractmethod
     def union(self, others: list[Self]) -> tuple[Self, list[list[int]]]:
-        """What all have learned, and the places of each one's columns in it; others may have learned nothing."""
+        """Return the union of several encodings, and the indices of each one's columns in it. Some may be empty."""
 
 
 class RealTargets(Targets):
@@ -65,7 +65,7 @@ class RealTargets(Targets):
         """See :meth:`Targets.encode`."""
         refuse_complex(y, "y", owner)
         if _array.is_numpy(y) and y.dtype.kind == "O" and all(isinstance(value, str) for value in y.flat):
-            with suppress(ValueError):  # a column of a file with text further down: all of it is text
+            with suppress(ValueError):  # a column of a file that has text further down is read as text
                 y = y.astype(np.float64)
         y = np.array(to_numpy(check_data(y, "y", owner, ndims=(1, 2))), dtype=np.float64)
         Y = y[:, None] if y.ndim == 1 else y
@@ -73,17 +73,18 @@ class RealTargets(Targets):
             self.single, self.n_targets = y.ndim == 1, Y.shape[1]
         elif Y.shape[1] != self.n_targets:
             raise ValueError(
-                f"y of {owner} must have as many columns in every block. Got {Y.shape[1]} after {self.n_targets}."
+                f"y of {owner} must have the same number of columns in every block. Got {Y.shape[1]} columns after "
+                f"blocks with {self.n_targets}."
             )
         return Y
 
     def loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
-        """Mean squared error, summed over targets."""
+        """Return the mean squared error, summed over targets."""
         with np.errstate(over="ignore"):
             return float(weight @ ((targets - predictions) ** 2).sum(axis=1)) / (float(weight.sum()) or 1.0)
 
     def decode(self, values: Array, X: Any) -> Array:
-        """Columns as targets have them: of one axis if y had one, in the library and precision of X."""
+        """Return predictions in the shape of y (1-D if y was 1-D), in the library and precision of X."""
         return like_rows(values[:, 0] if self.single else values, X)
 
     def union(self, others: list[Self]) -> tuple[Self, list[list[int]]]:
@@ -93,17 +94,17 @@ class RealTargets(Targets):
 
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
         if self.single and self.n_targets != 1:
-            raise ValueError(f"one target must have one column, not {self.n_targets}")
+            raise ValueError(f"a single target must have one column, not {self.n_targets}")
 
 
 class ClassTargets(Targets):
-    """Classes: a column for each, 1 for the rows of the class and 0 for others, minus 1/n_classes.
+    """Targets of classification: one column per class, 1 for its rows and 0 for others, minus 1/n_classes.
 
-    Columns are in the order in which classes are met, as more may come, until a solution is settled.
+    Until a solution is settled, columns are in the order in which the classes were met, since more may come.
     """
 
-    # Log losses of classes that are separable are 0 up to the tolerance of the temperature, about 1e-8: without this,
-    # rounding errors would choose α.
+    # If the classes are separable, log losses are 0 up to the tolerance of the temperature, about 1e-8. Without a
+    # resolution, rounding errors would choose α.
     resolution = 1e-6
 
     def __init__(self) -> None:
@@ -135,7 +136,7 @@ class ClassTargets(Targets):
         return one_hot
 
     def meet(self, y: np.ndarray, owner: str) -> np.ndarray:
-        """Indices of labels in the order in which they have been met; new ones are appended."""
+        """Return the indices of labels, in the order in which they were met; new labels are appended."""
         distinct, inverse = np.unique(y, return_inverse=True)
         known = {label: index for index, label in enumerate(self.labels.tolist())}
         new = [label for label in distinct.tolist() if label not in known]
@@ -152,15 +153,15 @@ class ClassTargets(Targets):
         """See :meth:`Targets.ready`."""
         if len(self.labels) < 2:
             raise ValueError(
-                f"{owner} needs rows of at least two classes. Got one class only: {self.labels.tolist()[0]!r}."
+                f"{owner} needs rows of at least two classes. Got only one class: {self.labels.tolist()[0]!r}."
             )
 
     def loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
-        """Log loss of calibrated probabilities; it is smoother than the share of rows misclassified."""
+        """Return the log loss of calibrated probabilities; it is smoother than the misclassification rate."""
         return left_out_log_loss(targets, predictions, weight)
 
     def settle(self, solution: Solution) -> Solution:
-        """Put the columns in the order of the sorted classes; calibrate probabilities on the rows left out."""
+        """Put the columns in the order of the sorted classes; calibrate probabilities on the held-out rows."""
         order = np.argsort(self.labels, kind="stable")
         index = to_library(order, solution.coef)
         noise = None if solution.noise is None else solution.noise[index]
@@ -175,24 +176,24 @@ class ClassTargets(Targets):
         return solution
 
     def calibrated(self, scores: Array) -> Array:
-        """Predictions for the classes on the scale of log-odds; as they are if no rows were left out."""
+        """Return calibrated log-odds of the classes, or the scores themselves if no rows were held out."""
         if self.calibration is None:
             return scores
         return logits(scores if _array.is_differentiated(scores) else to_numpy(scores), self.calibration)
 
     def decode(self, scores: Array, X: Any) -> Array:
-        """Classes with the largest probabilities; a tensor where X is one and the classes are numbers."""
+        """Return the most probable classes; a tensor if X is a tensor and the classes are numbers."""
         best, classes = to_numpy(self.calibrated(scores)).argmax(axis=1), self.classes
         if _array.is_torch(X) and classes.dtype.kind in "biuf":
             return to_library(classes, X)[to_library(best, X)]
         return classes[best]
 
     def log_probabilities(self, scores: Array, X: Any, owner: str) -> Array:
-        """Logarithms of the probabilities of the classes."""
+        """Return the logarithms of the probabilities of the classes."""
         if self.calibration is None:
             raise ValueError(
-                f"This {owner} has no probabilities: they are calibrated on rows left out, and there were none (as for "
-                "solver='sketch' of KernelRidgeClassifier)."
+                f"This {owner} has no probabilities: they are calibrated on held-out rows, and none were held out. "
+                "(KernelRidgeClassifier with solver='sketch' never holds out rows.)"
             )
         scores = scores if _array.is_differentiated(scores) else to_numpy(scores)
         return like_rows(log_probabilities(scores, self.calibration), X)
@@ -202,7 +203,7 @@ class ClassTargets(Targets):
         if len(set(self.labels.tolist())) < k:
             raise ValueError("all classes must be different")
         if self.calibration is not None and len(self.calibration.offsets) != k:
-            raise ValueError(f"the calibration must be of {k} classes")
+            raise ValueError(f"the calibration must have {k} classes")
 
     def union(self, others: list[Self]) -> tuple[Self, list[list[int]]]:
         """See :meth:`Targets.union`."""
@@ -215,7 +216,7 @@ class ClassTargets(Targets):
 
 
 def check_labels(y: Any, owner: str) -> np.ndarray:
-    """Class labels as an array with one axis."""
+    """Return class labels as a 1-D array; raise if they are invalid."""
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import column_or_1d
 
@@ -224,17 +225,17 @@ def check_labels(y: Any, owner: str) -> np.ndarray:
         y = y.to_numpy() if hasattr(y, "to_numpy") else np.asarray(to_numpy(y))
     except (TypeError, ValueError) as error:
         raise ValueError(message(owner, "y", "an array of labels", y)) from error
-    refuse_lossy(y, "y", owner)  # dates of a data frame
+    refuse_lossy(y, "y", owner)  # again: a data frame may hold dates
     if y.dtype.kind in "cV" or y.ndim not in (1, 2) or not y.size:
         remedy = "Complex data not supported." if y.dtype.kind == "c" else "" if y.size else "Found 0 sample(s)."
-        raise ValueError(message(owner, "y", "an array of labels, of shape (n_samples,) and not empty", y, remedy))
+        raise ValueError(message(owner, "y", "a non-empty array of labels of shape (n_samples,)", y, remedy))
     y = column_or_1d(y, warn=True)
     labels: Any = y
     try:
         labels = list(dict.fromkeys(y.tolist()))
         missing = [label for label in labels if label is None or (isinstance(label, float) and not isfinite(label))]
         sorted(labels if not missing else [])
-    except TypeError as error:  # they have no order, or pd.NA is among them
+    except TypeError as error:  # labels cannot be sorted, or pd.NA is among them
         raise TypeError(message(owner, "y", "all text or all numbers, none missing", labels)) from error
     if missing:
         raise ValueError(message(owner, "y", "free of None, NaN and infinity", missing[0], "Drop these rows."))
@@ -242,6 +243,6 @@ def check_labels(y: Any, owner: str) -> np.ndarray:
         plain = np.array(labels)
         y = y.astype(plain.dtype) if plain.dtype.kind in "biuf" else y
     distinct = np.array(labels, dtype=y.dtype)
-    for start in range(0, len(distinct), 20):  # of more it may say that there are too many for the rows of a block
+    for start in range(0, len(distinct), 20):  # scikit-learn may warn that more are too many for the rows of a block
         check_classification_targets(distinct[start : start + 20])
     return y

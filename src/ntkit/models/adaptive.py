@@ -24,7 +24,7 @@ from ntkit.preprocessing import PiecewiseLinearEncoder
 _LANDMARKS = ("uniform", "leverage", "kmeans")
 USUAL, LARGE = 2048, 4096
 """Numbers of landmarks for n_components="auto"."""
-_GAINS = 0.93  # error over the error with half of the landmarks: below, more of them are worth their time
+_LARGE_RATIO = 0.93  # take LARGE if the error is below this share of the error with half of the landmarks
 
 
 class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -32,36 +32,36 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
 
         Z(x)·Z(y) ≈ k(Mx, My),
 
-    with the kernel k, its length scale and M learned from rows and targets, and landmarks among the rows. Where this
-    lowers the error on held-out rows, features of single columns are added (:class:`PiecewiseLinearEncoder`), so that
-    a linear model of all features is a sum of a function of all columns and of functions of one column each. These are
-    the default features of :class:`FeatureRidge` for tables.
+    where the kernel k, its length scale and M are learned from rows and targets, and landmarks are chosen among the
+    rows. If this lowers the error on held-out rows, features of single columns are added
+    (:class:`PiecewiseLinearEncoder`). A linear model of all features is then the sum of a function of all columns and
+    of functions of one column each. These are the default features of :class:`FeatureRidge` for tables.
 
     Parameters
     ----------
     n_components : int or "auto"
-        Number of landmarks, and of features of the kernel; the number of rows where there are fewer. "auto": 2048, or
-        4096 where the metric's fits say that these would lower the error by more than about 7 %.
+        Number of landmarks, and of features of the kernel; at most the number of rows. "auto": 2048, or 4096 if the
+        fits of the metric predict that these lower the error by more than about 7 %.
     metric : LearnedMetric, FrozenEstimator or None
-        The metric to learn; None: ``LearnedMetric()``. One that is fitted already, in scikit-learn's
-        ``FrozenEstimator``, is used as it is.
+        The metric to learn; None: ``LearnedMetric()``. A fitted metric in scikit-learn's ``FrozenEstimator`` is used
+        without refitting.
     landmarks : {"uniform", "leverage", "kmeans"}
         As for :class:`NystroemFeatures`.
     additive : bool
-        Whether to add features of single columns if the metric has found that they help. They come after those of the
-        kernel, are at most 512, and `n_components` does not count them.
+        Whether to add features of single columns if the metric has found that they help. They come after the features
+        of the kernel. There are at most 512, and `n_components` does not include them.
     batch_size : int or None
-        Most rows to work on at a time; None: as many as suit the machine.
+        Maximum number of rows per batch; None chooses it by the available memory.
     random_state : None, int, RandomState or Generator
-        Draws landmarks, and the metric's rows if it has no seed of its own.
+        Draws the landmarks, and the rows for the metric if it has no seed of its own.
 
     Attributes
     ----------
     metric_ : LearnedMetric
     map_ : NystroemFeatures
-        Of rows that the metric has scaled.
+        The features of the rows after the metric.
     additive_ : PiecewiseLinearEncoder or None
-        Features of single columns, which are multiplied by 0.7, or None.
+        Features of single columns, or None. They are multiplied by 0.7.
     feature_importances_ : ndarray of shape (n_features,)
         See :class:`LearnedMetric`.
     n_features_in_ : int
@@ -70,8 +70,8 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
 
     Notes
     -----
-    Kernel values with m landmarks and O(m²) per row. Columns should be scaled, with their tails drawn in
-    (:class:`ArcsinhScaler`): the metric weighs columns, but not parts of a column.
+    A row costs m kernel values and O(m²), for m landmarks. Scale the columns and compress their tails beforehand
+    (:class:`ArcsinhScaler`): the metric weights columns, but cannot weight parts of a column.
 
     Examples
     --------
@@ -120,7 +120,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         ----------
         X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features)
         y : array of shape (n_samples,) or (n_samples, n_targets)
-            Real targets or classes. Not needed for a metric that is fitted already.
+            Real targets or classes. Not needed if the metric is already fitted.
         sample_weight : array of shape (n_samples,), optional
 
         Returns
@@ -161,7 +161,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         params = dict(metric.kernel_params_)
         size: Any = self.n_components
         if size == "auto":
-            size = LARGE if metric.gain_ < _GAINS and n_rows > 2 * LARGE else USUAL
+            size = LARGE if metric.gain_ < _LARGE_RATIO and n_rows > 2 * LARGE else USUAL
         return NystroemFeatures(
             metric.kernel_, n_components=size, landmarks=self.landmarks, lengthscale=1.0,
             depth=params.pop("depth", None), kernel_params=params or None, normalization="cholesky",
@@ -178,7 +178,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         Returns
         -------
         array of shape (n_samples, n_components)
-            Of the library and device of X; float32 for float32.
+            An array of the same library and device as X; float32 if X is float32.
         """
         check_is_fitted(self)
         if _array.is_dask(X):
@@ -192,14 +192,14 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         return _array.namespace(Z).concat([Z, self._ramps(rows)], axis=1)
 
     def _ramps(self, rows: Array) -> Array:
-        """Features of single columns."""
+        """Return the features of single columns."""
         if _array.is_sparse(rows):
             rows = rows.toarray()
         assert self.additive_ is not None
         return ADDITIVE_SCALE * self.additive_.transform(rows)
 
     def times(self, X: Any, weights: Array, tolerance: float = 0.0) -> Array:
-        """Z(X) @ weights without the features; see :meth:`NystroemFeatures.times`."""
+        """Return Z(X) @ weights without computing the features; see :meth:`NystroemFeatures.times`."""
         rows, m = check_rows(self, X, reset=False, sparse=True), self.map_._n_features_out
         values = self.map_.times(self.metric_.transform(X), weights[:m], tolerance)
         if self.additive_ is None:
@@ -209,7 +209,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         return values + xp.matmul(ramps, xp.astype(weights[m:], values.dtype))
 
     def expression(self, X: Array) -> Array:
-        """The features as one expression of array operations, without checks.
+        """Return the features as one expression of array operations, without checks.
 
         Parameters
         ----------
@@ -222,7 +222,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         return _array.namespace(Z).concat([Z, ADDITIVE_SCALE * self.additive_.expression(X)], axis=1)
 
     def weighted_expression(self, X: Array, weights: np.ndarray, tolerance: float = 0.0) -> Array:
-        """Features times weights as one expression; see :meth:`NystroemFeatures.weighted_expression`."""
+        """Return features times weights as one expression; see :meth:`NystroemFeatures.weighted_expression`."""
         m = self.map_._n_features_out
         values = self.map_.weighted_expression(self.metric_.expression(X), weights[:m], tolerance)
         if self.additive_ is None:
@@ -232,9 +232,9 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """Share of each column in the changes of the function learned."""
+        """Share of each column in the gradients of the learned function."""
         if "metric_" not in vars(self):
-            raise AttributeError(f"This {type(self).__name__} has not been fitted: it has no feature_importances_.")
+            raise AttributeError(f"This {type(self).__name__} has no feature_importances_ yet. Call fit first.")
         return self.metric_.feature_importances_
 
     def _check_parameters(self) -> None:
@@ -265,7 +265,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
             sizes.add(self.additive_.n_features_in_)
             n_features += self.additive_._n_features_out
         if len(sizes) > 1 or self._n_features_out != n_features:
-            raise ValueError("the metric, the map and additive features must be of the same columns")
+            raise ValueError("the metric, the map and the additive features must have the same columns")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -274,4 +274,4 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         return tags
 
 
-_SAMPLE = 20_000  # rows of a Dask collection from which the metric is learned and landmarks are taken
+_SAMPLE = 20_000  # rows sampled from a Dask collection to learn the metric and choose landmarks

@@ -13,7 +13,7 @@ from ntkit._state import COLUMNS, Declared, Estimator, Field, Floats, Many
 
 
 class Average(Declared, BaseEstimator):
-    """Models of the same targets with weights that add up to 1; made by :class:`FeatureRidgeSearch`.
+    """Models of the same targets with weights that sum to 1; built by :class:`FeatureRidgeSearch`.
 
     Parameters
     ----------
@@ -22,7 +22,8 @@ class Average(Declared, BaseEstimator):
 
     Attributes
     ----------
-    estimators_ : list of models, the one of largest weight first
+    estimators_ : list of models
+        The model of largest weight comes first.
     weights_ : ndarray of shape (n_estimators,)
     """
 
@@ -38,7 +39,7 @@ class Average(Declared, BaseEstimator):
 
     @classmethod
     def of(cls, estimators: list[Any], weights: list[float]) -> Any:
-        """The average of some fitted models."""
+        """Return the average of fitted models."""
         return cls([clone(model) for model in estimators], list(weights))._take(estimators)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -64,32 +65,32 @@ class Average(Declared, BaseEstimator):
         return self
 
     def _mean(self, method: str, X: Any) -> Any:
-        """Weighted mean of the results of a method."""
+        """Return the weighted mean of the results of a method."""
         return _weighted([getattr(model, method)(X) for model in self.estimators_], self.weights_)
 
     def __getattr__(self, name: str) -> Any:
-        """α, errors and more are those of the first model."""
+        """Return attributes such as `alpha_` and `errors_` of the first model."""
         if name.startswith("__") or name not in ("alpha_", "alphas_", "errors_", "intercept_", "features_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
         return getattr(self.__dict__["estimators_"][0], name)
 
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
         if not len(self.estimators_) == len(self.weights_) > 0:
-            raise ValueError("there must be as many weights as estimators, one at least")
+            raise ValueError("there must be at least one estimator, and one weight per estimator")
         if {model.n_features_in_ for model in self.estimators_} != {self.n_features_in_}:
             raise ValueError("all estimators must have the same number of columns")
 
 
 class AverageRegressor(MultiOutputMixin, RegressorMixin, Average):
-    """Predictions are weighted means."""
+    """Weighted average of regressors: predictions are weighted means."""
 
     def expressions(self, X: Any) -> dict[str, Any]:
-        """The prediction as an expression of array operations; see :class:`FeatureRidge`."""
+        """Return the prediction as an expression of array operations; see :class:`FeatureRidge`."""
         found = [model.expressions(X)["prediction"] for model in self.estimators_]
         return {"prediction": _weighted(found, self.weights_)}
 
     def predict(self, X: Any, *, return_std: bool = False) -> Any:
-        """Predict the targets of rows; see :meth:`FeatureRidge.predict`. Variances are weighted means, too."""
+        """Predict the targets of rows; see :meth:`FeatureRidge.predict`. Variances are weighted means too."""
         if not return_std:
             return self._mean("predict", X)
         found = [model.predict(X, return_std=True) for model in self.estimators_]
@@ -98,10 +99,10 @@ class AverageRegressor(MultiOutputMixin, RegressorMixin, Average):
 
 
 class AverageClassifier(ClassifierMixin, Average):
-    """Probabilities are weighted means."""
+    """Weighted average of classifiers: probabilities are weighted means."""
 
     def expressions(self, X: Any) -> dict[str, Any]:
-        """Class and probabilities as expressions of array operations; see :class:`FeatureRidgeClassifier`."""
+        """Return class and probabilities as expressions of array operations; see :class:`FeatureRidgeClassifier`."""
         p = _weighted([model.expressions(X)["probabilities"] for model in self.estimators_], self.weights_)
         return {"index": _array.namespace(p).argmax(p, axis=1), "probabilities": p}
 
@@ -111,16 +112,16 @@ class AverageClassifier(ClassifierMixin, Average):
         return self.estimators_[0].classes_
 
     def predict_proba(self, X: Any) -> Array:
-        """Weighted means of the probabilities; see :meth:`FeatureRidgeClassifier.predict_proba`."""
+        """Return weighted means of the probabilities; see :meth:`FeatureRidgeClassifier.predict_proba`."""
         return self._mean("predict_proba", X)
 
     def predict_log_proba(self, X: Any) -> Array:
-        """Logarithms of :meth:`predict_proba`."""
+        """Return the logarithms of :meth:`predict_proba`."""
         p = self.predict_proba(X)
         return np.log(p) if _array.is_dask(p) else _array.namespace(p).log(p)
 
     def decision_function(self, X: Any) -> Array:
-        """Log-odds; see :meth:`FeatureRidgeClassifier.decision_function`."""
+        """Return log-odds; see :meth:`FeatureRidgeClassifier.decision_function`."""
         log_p = self.predict_log_proba(X)
         return log_p[:, 1] - log_p[:, 0] if len(self.classes_) == 2 else log_p
 
@@ -147,18 +148,18 @@ def _weighted(values: list[Any], weights: np.ndarray) -> Any:
 
 
 def greedy_weights(losses: Any, n_models: int, *, most: int = 3, picks: int = 6) -> list[float]:
-    """Weights of an average, chosen greedily with replacement (Caruana et al., ICML 2004).
+    """Choose the weights of an average greedily with replacement (Caruana et al., ICML 2004).
 
     Parameters
     ----------
     losses : callable
-        From weights to the loss of the average on held-out rows.
+        Returns the loss of the average on held-out rows for given weights.
     n_models : int
-        Models, the best one first.
+        Number of models; the best model comes first.
     most : int
-        Most different models of an average.
+        Maximum number of different models in an average.
     picks : int
-        Models to pick; the best average on the way is taken.
+        Number of models to pick. The result is the best average after any of the picks.
 
     Returns
     -------
@@ -168,21 +169,21 @@ def greedy_weights(losses: Any, n_models: int, *, most: int = 3, picks: int = 6)
     --------
     >>> import numpy as np
     >>> from ntkit.models.average import greedy_weights
-    >>> off = np.array([1.0, -1.0])  # two models with opposite errors
-    >>> greedy_weights(lambda weights: (weights @ off) ** 2, 2)
+    >>> errors = np.array([1.0, -1.0])  # two models with opposite errors
+    >>> greedy_weights(lambda weights: (weights @ errors) ** 2, 2)
     [0.5, 0.5]
     """
     counts = np.zeros(n_models)
     counts[0] = 1
-    best, least = counts / counts.sum(), losses(counts / counts.sum())
+    best, lowest = counts / counts.sum(), losses(counts / counts.sum())
     for _ in range(picks - 1):
         allowed = np.flatnonzero(counts) if np.count_nonzero(counts) >= most else np.arange(n_models)
         tried = [counts + np.eye(n_models)[i] for i in allowed]
         found = [losses(each / each.sum()) for each in tried]
         counts = tried[int(np.argmin(found))]
-        if min(found) < least * (1 - _CLEAR):
-            best, least = counts / counts.sum(), min(found)
+        if min(found) < lowest * (1 - _MIN_GAIN):
+            best, lowest = counts / counts.sum(), min(found)
     return best.tolist()
 
 
-_CLEAR = 1e-3  # relative; an average must be better by this than a simpler one
+_MIN_GAIN = 1e-3  # an average must lower the loss of a simpler one by this share

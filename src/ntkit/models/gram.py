@@ -1,4 +1,4 @@
-"""Ridge regression from a Gram matrix that is added up over independent draws of a feature map."""
+"""Ridge regression from a Gram matrix that is summed over independent draws of a feature map."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def gram_matrix(
     progress: bool = False,
     random_state: RandomState = None,
 ) -> Array:
-    """Kernel matrix of a feature map, as a mean over independent draws of it: Σ_d Z_d(X) Z_d(Y)ᵀ / n_draws.
+    """Approximate a kernel matrix by the mean over independent draws of a feature map: Σ_d Z_d(X) Z_d(Y)ᵀ / n_draws.
 
-    Its error is that of one map with `n_draws` times as many features, which need not be held: memory is the matrix
-    and the features of one draw.
+    The error equals the error of one map with `n_draws` times as many features. These features need not fit in memory:
+    only the matrix and the features of one draw do.
 
     Parameters
     ----------
     features : transformer
-        A map, or a Pipeline whose last step is one; the steps before it are fitted and applied once.
+        A map, or a Pipeline whose last step is a map; the steps before it are fitted and applied once.
     X : array, data frame, sparse matrix or torch tensor with rows or images
-        Rows that the features are fitted and centred on.
-    Y : the same, optional
+        Rows on which the features are fitted and centred.
+    Y : as X, optional
         Other rows; None: X.
     n_draws : int, default=1
     normalize, center, gram_dtype, product_dtype, batch_size, progress, random_state
@@ -92,7 +92,7 @@ def gram_matrix(
             gram.add(Z)
         else:
             cross.add(draws, draw, others, Z)
-        del Z  # before the next draw takes its room
+        del Z  # free its memory before the next draw
     if others is not None:
         return cross.total.T / n_draws
     gram.finish()
@@ -100,11 +100,11 @@ def gram_matrix(
 
 
 class GramModel(OfFeatures):
-    """Draws are added up, α is chosen, weights are made; see :class:`GramRidge`."""
+    """Base class of the models on sums over draws; see :class:`GramRidge`."""
 
     n_draws_: int
     _draws: MapDraws
-    _drawn: list[Draw]  # what predictions need; empty without weights
+    _drawn: list[Draw]  # the draws that predictions need; empty without weights
     _sums: Gram | Held | None = None
     _cross: Cross | None = None
     _digests: tuple[str, str] | None = None
@@ -161,12 +161,13 @@ class GramModel(OfFeatures):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add up the Gram matrix over all draws, solve, and turn the solution into weights in a second pass.
+        """Sum the Gram matrix over all draws, solve, and compute the weights of the features in a second pass.
 
         Parameters
         ----------
         X : array, data frame, sparse matrix or torch tensor with rows or images
-            Given to the features as it is; what follows happens in the library and on the device of the features.
+            Passed to the features unchanged. Everything else is computed in the library and on the device of the
+            features.
         y : array of shape (n_samples,), or (n_samples, n_targets) for regression
         sample_weight : array of shape (n_samples,), optional
 
@@ -176,7 +177,7 @@ class GramModel(OfFeatures):
         """
         self._check_parameters()
         if self.hidden_layers:
-            rule, remedy = "0 for fit: with layers on top there are no weights of features", "Call transduce."
+            rule, remedy = "0 for fit, since with hidden layers there are no weights of features", "Call transduce."
             raise ValueError(message(type(self).__name__, "hidden_layers", rule, self.hidden_layers, remedy))
         with self._all_or_nothing():
             rows, sums, _ = self._learn(X, y, sample_weight)
@@ -184,12 +185,11 @@ class GramModel(OfFeatures):
         return self
 
     def transduce(self, X: Any, y: Any, X_new: Any, sample_weight: Any = None) -> Array:
-        """Fit, and predict new rows, in one pass over the draws.
+        """Fit and predict new rows in one pass over the draws.
 
-        Products of new rows with the training rows are added up along with products of the training rows, so that no
-        second pass is needed. Afterwards the model has no weights to predict other rows with (unless it was solved in
-        the primal). With `warm_start` another call with more draws, and equal `X` and `X_new`, adds only what is
-        missing.
+        Products of the new rows with the training rows are summed together with the products of the training rows, so
+        that no second pass is needed. Afterwards the model has no weights to predict other rows (unless it was solved
+        in the primal). With `warm_start`, another call with the same `X` and `X_new` computes only the missing draws.
 
         Parameters
         ----------
@@ -201,18 +201,18 @@ class GramModel(OfFeatures):
         Returns
         -------
         array of shape (n_new,) or (n_new, n_targets)
-            As :meth:`predict` gives it.
+            As from :meth:`predict`.
         """
         scores = self._scores_of_new(X, y, X_new, sample_weight)
         return self._targets.decode(scores, X_new)
 
     def fit_predict(self, X: Any, y: Any, X_new: Any = None, **options: Any) -> Any:
-        """Old name of :meth:`transduce`; it will go in version 0.3.
+        """Old name of :meth:`transduce`; it will be removed in version 0.3.
 
         Parameters
         ----------
         X, y, X_new
-            As for :meth:`transduce`; without `X_new` predictions are for X.
+            As for :meth:`transduce`; without `X_new`, predict X.
         **options
             Further arguments of :meth:`transduce`.
 
@@ -220,7 +220,7 @@ class GramModel(OfFeatures):
         -------
         As :meth:`transduce`.
         """
-        text = "fit_predict is now transduce(X, y, X_new); the old name will go in version 0.3."
+        text = "fit_predict is now transduce(X, y, X_new); the old name will be removed in version 0.3."
         warnings.warn(text, FutureWarning, stacklevel=2)
         return self.transduce(X, y, X if X_new is None else X_new, **options)
 
@@ -241,7 +241,7 @@ class GramModel(OfFeatures):
         return scores
 
     def _learn(self, X: Any, y: Any, sample_weight: Any, X_new: Any = None) -> tuple[Any, Gram | Held, Cross | None]:
-        """The rows as they come to the map, the sums of all draws, and the products with new rows."""
+        """Solve; return the rows after the steps before the map, the sums of all draws, and products with new rows."""
         name = type(self).__name__
         self._check_parameters()
         if y is None:
@@ -264,7 +264,7 @@ class GramModel(OfFeatures):
         if goes_on and X_new is not None:
             goes_on = cross is not None and self._digests[1] == digests[1]  # type: ignore[index]
         if goes_on and self.hidden_layers:
-            goes_on = not self._draws.zeros  # or nobody has looked for features that are all zero
+            goes_on = not self._draws.zeros  # else earlier draws were not checked for features that are all zero
         if goes_on:
             rows, sums = self._go_on(source.X, sums, digests)
         else:
@@ -280,7 +280,7 @@ class GramModel(OfFeatures):
         return rows, sums, cross
 
     def _begin(self, X: Any, weight: np.ndarray | None) -> Any:
-        """Fit the steps before the map, and return the rows as they come to it."""
+        """Fit the steps before the map and return the transformed rows."""
         name = type(self).__name__
         self._seed = seed_sequence(self.random_state, owner=name)
         self._draws = MapDraws(
@@ -295,19 +295,19 @@ class GramModel(OfFeatures):
         return rows
 
     def _go_on(self, X: Any, sums: Any, digests: Any) -> tuple[Any, Gram | Held]:
-        """Check that there are draws of these rows, and no more of them than are wanted."""
-        name, remedy = type(self).__name__, "Set warm_start=False to begin again."
+        """Check that earlier draws can be continued; return the transformed rows and the sums so far."""
+        name, remedy = type(self).__name__, "Set warm_start=False to start again."
         if self._digests is None or digests[0] != self._digests[0]:
-            rule = "the rows of the fit before, of equal weights, with warm_start"
+            rule = "the rows of the previous fit, with the same weights, if warm_start=True"
             raise ValueError(message(name, "X", rule, X, remedy))
         if self.n_draws < sums.n_draws:
-            rule = f"an int ≥ {sums.n_draws}, the number of draws so far, with warm_start"
+            rule = f"an int ≥ {sums.n_draws}, the number of draws so far, if warm_start=True"
             raise ValueError(message(name, "n_draws", rule, self.n_draws, remedy))
         changed = (self.normalize, self.fit_intercept, self.product_dtype) != self._draws.settings
         if changed or (isinstance(sums, Gram) and (self.solver == "primal" or self.gram_dtype != sums.dtype)):
             raise ValueError(
-                f"With warm_start, normalize, fit_intercept, product_dtype, gram_dtype and a dual solver of {name} "
-                f"must stay as they are. {remedy}"
+                f"With warm_start=True, normalize, fit_intercept, product_dtype, gram_dtype and a dual solver of "
+                f"{name} must not be changed. {remedy}"
             )
         self._draws.check_number(self.n_draws)
         self._draws.batch_size, self._drawn = self.batch_size, list(self._drawn)
@@ -317,16 +317,16 @@ class GramModel(OfFeatures):
         return self._draws.rows(X), sums
 
     def _is_dual(self, Z: Array) -> bool:
-        """Whether to solve for weights of rows, Z being the features of a draw."""
-        more = self.n_draws * Z.shape[1] > Z.shape[0]
-        return self.solver == "dual" or self.hidden_layers > 0 or (self.solver == "auto" and more)
+        """Whether to solve for weights of rows; Z holds the features of a draw."""
+        more_features = self.n_draws * Z.shape[1] > Z.shape[0]
+        return self.solver == "dual" or self.hidden_layers > 0 or (self.solver == "auto" and more_features)
 
     def _add_draws(self, sums: Any, cross: Cross | None, rows: Any, new: Any) -> Gram | Held:
-        """Add the draws that are missing, to the products with new rows too."""
+        """Add the missing draws to the sums, and to the products with new rows."""
         start = 0 if sums is None else sums.n_draws
         keeps = len(self._drawn) == start
         if sums is not None:
-            sums.complete = False  # an interrupt leaves what no later call goes on with
+            sums.complete = False  # after an interrupt, no later call may continue from these sums
         for index in with_progress(range(start, self.n_draws), type(self).__name__ if self.progress else None):
             draw, Z = self._draws.draw(index, rows)
             if sums is None:
@@ -336,12 +336,12 @@ class GramModel(OfFeatures):
             elif keeps and (self.keep_coef or new is not None):
                 self._drawn.append(draw)
             sums.add(Z)
-            del Z  # before the next draw takes its room
+            del Z  # free its memory before the next draw
         sums.finish()
         return sums
 
     def _solve_sums(self, sums: Gram | Held, Y: np.ndarray, weight: np.ndarray) -> None:
-        """Choose α and solve; of a Gram matrix for the weights of rows."""
+        """Choose α and solve: for weights of rows from a Gram matrix, else for weights of features."""
         keys = row_uniforms(keyed(self._seed, "sample"), 0, len(Y))[:, 0]
         keys[weight == 0] = np.inf
         selection = self._leaves_out
@@ -361,13 +361,13 @@ class GramModel(OfFeatures):
         self._solution = self._choose(problem, weight.sum() / n_units(weight))
 
     def _make_weights(self, rows: Any, sums: Gram | Held, *, keep: bool = False) -> None:
-        """Turn the solution into weights of the features of all draws."""
+        """Convert the solution to weights of the features of all draws."""
         if not (self.keep_coef or keep):
             self._forget_weights()
             return
         solution = self._solution
         xp: Any = _array.namespace(solution.coef)
-        for index in range(len(self._drawn), sums.n_draws):  # of a fit that did not keep them
+        for index in range(len(self._drawn), sums.n_draws):  # repeat draws that an earlier fit did not keep
             self._drawn.append(self._draws.draw(index, rows)[0])
         if isinstance(sums, Held):
             solution.coef = solution.coef / sums.n_draws**0.5
@@ -393,7 +393,7 @@ class GramModel(OfFeatures):
             )
 
     def _scores(self, X: Any) -> Array:
-        """Predictions in float64, (n, k), block by block for every draw."""
+        """Return predictions in float64, of shape (n, k), block by block for every draw."""
         check_is_fitted(self)
         self._check_weights()
         rows, solution, start = self._rows(X), self._solution, 0
@@ -414,7 +414,7 @@ class GramModel(OfFeatures):
         return self._factorize()  # raises: the draws of the fit are not kept
 
     def _rows(self, X: Any) -> Any:
-        """Rows that were not fitted on, as they come to the map."""
+        """Apply the steps before the map to new rows."""
         X = as_rows(X, "X", type(self).__name__)
         check_columns(self, X)
         return self._draws.rows(X)
@@ -422,7 +422,7 @@ class GramModel(OfFeatures):
     def _read(self, name: str) -> Any:
         value = super()._read(name)
         if name == "coef" and not self._drawn:
-            raise AttributeError(f"This {type(self).__name__} has no weights of features: fit it with keep_coef=True.")
+            raise AttributeError(f"This {type(self).__name__} has no weights of features. Fit it with keep_coef=True.")
         return value
 
     @property
@@ -440,18 +440,18 @@ class GramModel(OfFeatures):
         """The kernel matrix of the rows."""
         sums = self._of_fit("_sums")
         if not self.keep_gram or not sums.complete:
-            raise AttributeError(f"This {type(self).__name__} has no 'gram_': fit it with keep_gram=True.")
+            raise AttributeError(f"This {type(self).__name__} has no 'gram_'. Fit it with keep_gram=True.")
         return sums.kernel()
 
     def _of_fit(self, name: str) -> Any:
         value = vars(self).get(name)
         if value is None:
-            hint = ": fit it with keep_gram=True" if name == "_sums" else " before fit"
+            hint = ". Fit it with keep_gram=True" if name == "_sums" else " before fit"
             raise AttributeError(f"This {type(self).__name__} has no such attribute{hint}.")
         return value
 
     def _file_state(self) -> dict[str, Any]:
-        self._check_weights()  # there is nothing to save otherwise
+        self._check_weights()  # without weights there is nothing to save
         return super()._file_state()
 
     def _check_state(self, limit: int) -> None:
@@ -469,78 +469,79 @@ class GramModel(OfFeatures):
         check_choice(self.solver, "solver", name, _SOLVERS)
         if check_int(self.hidden_layers, "hidden_layers", name, minimum=0):
             if not self.normalize:
-                raise ValueError(message(name, "normalize", "True if there are hidden_layers", self.normalize))
+                raise ValueError(message(name, "normalize", "True if hidden_layers > 0", self.normalize))
             if self.solver == "primal":
-                raise ValueError(message(name, "solver", "'auto' or 'dual' if there are hidden_layers", self.solver))
+                raise ValueError(message(name, "solver", "'auto' or 'dual' if hidden_layers > 0", self.solver))
         check_choice(self.gram_dtype, "gram_dtype", name, _GRAM_DTYPES)
         for parameter in ("keep_coef", "keep_gram", "warm_start"):
             check_bool(getattr(self, parameter), parameter, name)
 
 
 class GramRidge(GramModel, RidgeRegressor):
-    """Ridge regression on very many features, from a Gram matrix added up over independent draws of a feature map.
+    """Ridge regression on very many features, from a Gram matrix summed over independent draws of a feature map.
 
     With D draws Z_1, …, Z_D of m features each, the kernel is
 
-        K(x, y) = (1/D) Σ_d ẑ_d(x)·ẑ_d(y),    ẑ_d(x) = Z_d(x)/‖Z_d(x)‖ − mean of that over the training rows,
+        K(x, y) = (1/D) Σ_d ẑ_d(x)·ẑ_d(y),    ẑ_d(x) = Z_d(x)/‖Z_d(x)‖ − its mean over the training rows.
 
-    as from one map of D·m features, which are never held together: memory is n² numbers for n rows, and the features of
-    one draw. The model f(x) = K(x, ·)a + b with (K + α)a = y − b, Σa = 0 has the weights w_d = Σ_i a_i ẑ_d(x_i)/D of
-    features. For up to some 10⁵ rows, where more features are wanted than can be held; for more rows see
-    :class:`~ntkit.FeatureRidge`.
+    This is the kernel of one map with D·m features, but they are never in memory together: for n rows, the model needs
+    n² numbers and the features of one draw. The model f(x) = K(x, ·)a + b with (K + α)a = y − b, Σa = 0 has the weights
+    w_d = Σ_i a_i ẑ_d(x_i)/D of the features. Use it for up to about 10⁵ rows, when the features do not fit in memory.
+    For more rows see :class:`~ntkit.FeatureRidge`.
 
     Parameters
     ----------
     features : transformer
-        A map, or a Pipeline whose last step is one. The steps before it are fitted and applied to the training rows
-        once; the last step is cloned for every draw, with a seed of its own in place of its `random_state` (and of
-        those of maps within it). None: the features of :class:`~ntkit.FeatureRidge`, 2048 of them.
+        A map, or a Pipeline whose last step is a map. The steps before it are fitted and applied to the training rows
+        once. The last step is cloned for every draw; the clone and all maps within it get new seeds in place of their
+        `random_state`. None: ``ArcsinhScaler()``, then ``NTKFeatures(depth=1, bias="auto")`` with 2048 components.
     n_draws : int
-        Number D of draws. Draw d is the same for any number of draws.
+        Number D of draws. Draw d does not depend on the number of draws.
     alphas : float, array of float or None
-        Strengths of the penalty to choose from. None: 10⁻⁷, 10^-6.5, …, 10² times the mean of the diagonal of K,
-        and smaller ones while the error falls.
+        Candidate strengths of the penalty. None: 10⁻⁷, 10^-6.5, …, 10² times the mean of the diagonal of K, and
+        smaller values while the error falls.
     normalize : bool
         Whether every row of features of a draw is divided by its norm, so that the kernel, before it is centred, has
-        the diagonal 1. Norms of kernels on images spread over decades. A row of zeros stays zero.
+        the diagonal 1. Norms of kernels on images vary by orders of magnitude. A row of zeros stays zero.
     fit_intercept : bool
-        Whether features are centred on the training rows and the constant b is fitted, without penalty; if not, b = 0.
+        Whether features are centred on the training rows and the intercept b is fitted, without penalty; if not, b = 0.
     selection, n_selection
         How the error of each α is estimated, as for :class:`FeatureRidge`.
     hidden_layers : int
-        Fully connected ReLU layers on top of the features, at infinite width: K ← κ₁(K) for the kernel before it is
-        centred, entry by entry and exactly, once for each layer. For `transduce` only, as there are no weights of
-        features then; needs `normalize`, and no row may have features that are all zero.
+        Number of fully connected ReLU layers on top of the features, at infinite width. Each layer replaces K, before
+        it is centred, by κ₁(K), entry by entry and exactly. Only `transduce` supports it, because such a model has no
+        weights of features. It needs `normalize`, and no row may have features that are all zero.
     solver : {"auto", "dual", "primal"}
-        "dual": n unknowns, from K. "primal": D·m unknowns, with all features held. "auto" takes the fewer.
+        "dual": n unknowns, from K. "primal": D·m unknowns, with all features in memory. "auto" chooses the smaller
+        problem.
     gram_dtype : {"float64", "float32"}
-        Precision in which the products of the draws are added up. They are factorized in float64 in either case.
+        Precision in which the products of the draws are summed. Factorizations are always in float64.
     product_dtype : {"bfloat16", "float32", "float64"} or None
-        What normalized and centred features are rounded to before they are multiplied; None: the precision they come
-        in. Products of bfloat16 are added up in float32; float32 never becomes TF32. NumPy has no bfloat16.
+        Normalized and centred features are rounded to this dtype before they are multiplied; None keeps the dtype of
+        the map. Products of bfloat16 are summed in float32; float32 never becomes TF32. NumPy has no bfloat16.
     keep_coef : bool
-        Whether `fit` turns the solution into weights of features, in a second pass over the draws. `predict` needs it.
+        Whether `fit` computes the weights of the features in a second pass over the draws. `predict` needs them.
     keep_gram : bool
         Whether `gram_` is kept.
     warm_start : bool
-        Whether a second `fit` on the same rows, with `n_draws` as large or larger and any targets, adds the missing
-        draws to the Gram matrix of the first; the result equals a fit from the start. Other rows or weights are
-        refused, and `features` and `random_state` stay as they were in the first fit.
+        Whether a second `fit` on the same rows, with any targets and at least as many draws, only adds the missing
+        draws to the Gram matrix of the first fit. The result equals a fit from scratch. Other rows or weights raise an
+        error; changes of `features` and `random_state` have no effect.
     batch_size : int or None
-        Rows mapped at a time; None: 256 MiB of features, more on a GPU.
+        Rows per batch; None: 256 MiB of features, more on a GPU.
     progress : bool
         Whether `fit` shows progress bars over the draws.
     random_state : None, int, RandomState or Generator
-        Draws the maps and the rows left out.
+        Draws the maps and the held-out rows.
 
     Attributes
     ----------
     alpha_ : float
-        The α chosen: the largest tried with an error within 0.1 % of the least.
+        The chosen α: the largest with an error within 0.1 % of the smallest error.
     alphas_ : ndarray
-        The α to choose from, in increasing order.
+        The candidate values of α, in increasing order.
     errors_ : ndarray
-        Mean squared error on rows left out, summed over targets, for each of `alphas_`; NaN for those not tried.
+        Mean squared error on held-out rows, summed over targets, for each of `alphas_`; NaN if it was not tried.
     coef_ : ndarray of shape (D·m,) or (n_targets, D·m)
         Weights w_d of the normalized and centred features, draw after draw.
     intercept_ : float or ndarray of shape (n_targets,)
@@ -552,16 +553,18 @@ class GramRidge(GramModel, RidgeRegressor):
     preprocessor_ : Pipeline
         The fitted steps before the map, if any.
     gram_ : array of shape (n_samples, n_samples)
-        K of the training rows, in their order, if `keep_gram`; a tensor if the features are one. Pickles lack it.
+        K of the training rows, in their order, if `keep_gram`; a tensor if the features are tensors. Pickles do not
+        contain it.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    n²m operations per draw, n³/3 for every α tried; n² numbers in `gram_dtype` and n² in float64 for a factor of
-    them. Should rounding make K + α indefinite, eigenvectors tell what is rounding errors; more than 4096 rows are
-    solved for the least of 10α, 100α, … for which it is not indefinite, with a warning.
+    Time: n²m operations per draw, and n³/3 for every α tried. Memory: n² numbers in `gram_dtype`, and n² in float64 for
+    a factorization. If rounding makes K + α indefinite, an eigendecomposition separates rounding errors from the rest.
+    With more than 4096 rows, the model is solved instead, with a warning, for the smallest of 10α, 100α, … for which
+    the matrix is not indefinite.
 
     Examples
     --------
@@ -581,26 +584,26 @@ class GramRidge(GramModel, RidgeRegressor):
 
 
 class GramRidgeClassifier(GramModel, RidgeClassifier):
-    """Classification by ridge regression on very many features, from a Gram matrix added up over draws of a map.
+    """Classification by ridge regression on very many features, from a Gram matrix summed over draws of a map.
 
-    The targets are 1 for the class of a row and 0 for the others, minus 1/n_classes; predictions are calibrated on rows
-    left out, and the class with the largest probability wins. See :class:`GramRidge` for everything else.
+    The targets are 1 for the class of a row and 0 for the others, minus 1/n_classes. Probabilities are calibrated on
+    held-out rows, and `predict` returns the most probable class. See :class:`GramRidge` for everything else.
 
     Parameters
     ----------
     features, n_draws, alphas, normalize, fit_intercept, selection, n_selection, hidden_layers, solver, gram_dtype, \
 product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_state
-        As for :class:`GramRidge`. Rows are left out for a single α too: probabilities are calibrated on them.
+        As for :class:`GramRidge`. Rows are held out for a single α too, to calibrate the probabilities.
 
     Attributes
     ----------
     classes_ : ndarray
         The classes, sorted.
     errors_ : ndarray
-        Log loss of the probabilities on rows left out, for each of `alphas_`; NaN for those not tried. It is
-        smoother than the share of rows misclassified.
+        Log loss of the probabilities on held-out rows, for each of `alphas_`; NaN if it was not tried. It is smoother
+        than the misclassification rate.
     temperature_ : float
-        What predictions are divided by on the way to probabilities, fitted on the rows left out.
+        Temperature of the calibration, fitted on the held-out rows: scores are divided by it.
     coef_ : ndarray of shape (n_classes, D·m)
     intercept_ : ndarray of shape (n_classes,)
     alpha_, alphas_, n_draws_, maps_, preprocessor_, gram_, n_features_in_, feature_names_in_
@@ -620,7 +623,7 @@ product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_st
     """
 
     def transduce(self, X: Any, y: Any, X_new: Any, sample_weight: Any = None, *, return_scores: bool = False) -> Any:
-        """Fit, and predict the classes of new rows, in one pass over the draws; see :meth:`GramRidge.transduce`.
+        """Fit and predict the classes of new rows in one pass over the draws; see :meth:`GramRidge.transduce`.
 
         Parameters
         ----------
@@ -629,11 +632,11 @@ product_dtype, keep_coef, keep_gram, warm_start, batch_size, progress, random_st
         X_new : as X
         sample_weight : array of shape (n_samples,), optional
         return_scores : bool, default=False
-            Whether to return the predictions for the classes too, as :meth:`decision_function` has them.
+            Whether to return the log-odds of the classes too, as from :meth:`decision_function`.
 
         Returns
         -------
-        array of shape (n_new,), or that and an array of shape (n_new, n_classes), (n_new,) for two classes
+        array of shape (n_new,); with `return_scores` also one of shape (n_new, n_classes), or (n_new,) for two classes
         """
         check_bool(return_scores, "return_scores", f"{type(self).__name__}.transduce")
         scores = self._scores_of_new(X, y, X_new, sample_weight)

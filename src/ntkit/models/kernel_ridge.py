@@ -38,20 +38,20 @@ _SOLVER_PARAMS = {
 }  # fmt: skip
 _FEATURES = ("nystroem", "sketch")
 _SKETCHED = ("gaussian", "exponential", "ntk", "nngp", "polynomial")
-_MOST_DIRECT = {"cpu": 10000, "cuda": 20000}  # rows up to which a factorization is faster
-_MOST_LEFT_OUT = 256  # rows left out by iterative solvers: each is a right-hand side
-_DEEPEST = 4096  # layers, degrees and sizes of filters of a kernel in a file, which takes one kernel value to load
-_NEGATIVE = 1e-6  # of the largest eigenvalue: more than rounding errors of kernel values in float32
-_N_CHECKED = 64  # rows on which a sketched solution is compared with its features
+_MAX_DIRECT = {"cpu": 10000, "cuda": 20000}  # a factorization is faster than iterations up to this many rows
+_MAX_HELD_OUT = 256  # rows that iterative solvers hold out: each adds a right-hand side
+_MAX_DEPTH = 4096  # limit on depth, degree and filter size of a kernel in a file, since loading computes a kernel value
+_NEGATIVE = 1e-6  # eigenvalues below −this times the largest are not rounding errors, even of float32 kernel values
+_N_CHECKED = 64  # rows on which the predictions of a sketched solution are compared with the exact kernel
 
 
 def _moved(name: str) -> tuple[str, Callable[[Any], dict[str, Any]]]:
-    """An old parameter that is now an entry of `solver_params`."""
+    """Map an old parameter to an entry of `solver_params`."""
     return "solver_params", lambda value: {name: value}
 
 
 class KernelModel(KernelEstimator, RidgeModel):
-    """Parameters, solvers and predictions; see :class:`KernelRidge`."""
+    """Base class of the models with exact kernels; see :class:`KernelRidge`."""
 
     X_fit_: Any
     _options: Any
@@ -115,8 +115,9 @@ class KernelModel(KernelEstimator, RidgeModel):
         ----------
         X : array, data frame, sparse matrix, torch tensor or Dask collection of shape (n_samples, n_features), or \
                 images of shape (n_samples, height, width, channels) for kernels of images
-            All rows must fit in memory, also of a Dask collection; with a cluster, "pcg" and "gradient" leave the
-            kernel matrix and its products to the workers. For ``kernel="precomputed"`` the square kernel matrix.
+            All rows must fit in memory, even the rows of a Dask collection. With a Dask cluster, "pcg" and "gradient"
+            compute the kernel matrix and its products on the workers. For ``kernel="precomputed"``, X is the square
+            kernel matrix.
         y : array of shape (n_samples,) or (n_samples, n_targets)
         sample_weight : array of shape (n_samples,), optional
 
@@ -133,7 +134,7 @@ class KernelModel(KernelEstimator, RidgeModel):
                 from ntkit.distributed import cluster, compute
 
                 client = cluster() if _array.is_dask(X) else None
-                # One by one: Dask warns if arrays and data frames are computed together.
+                # Separately, since Dask warns if arrays and data frames are computed together.
                 X, y, sample_weight = (compute(v)[0] if _array.is_dask(v) else v for v in (X, y, sample_weight))
             if y is None:
                 raise ValueError(f"{name} requires y to be passed, but the target y is None.")
@@ -169,7 +170,7 @@ class KernelModel(KernelEstimator, RidgeModel):
             self._weight = None if sample_weight is None else weight
             self.X_fit_ = None if self._resolved is None else X
         for text in self.__dict__.pop("_warnings"):
-            warnings.warn(f"{name}: {text} would help.", ConvergenceWarning, stacklevel=2)
+            warnings.warn(f"{name}: {text}", ConvergenceWarning, stacklevel=2)
         return self
 
     def _some(self, X: Any, rows: np.ndarray) -> Any:
@@ -178,7 +179,7 @@ class KernelModel(KernelEstimator, RidgeModel):
         return take(take(X, rows).T, rows).T if self._has_name("precomputed") else take(X, rows)
 
     def _solve_system(self, X: Any, Y: np.ndarray, weight: np.ndarray, client: Any) -> Solution:
-        """The model of the best α on rows that count."""
+        """Return the solution for the best α, on rows of positive weight."""
         self.solver_, self.n_iter_ = self._choose_solver(X), 1
         mean_weight = weight.sum() / n_units(weight)
         matrix = self._matrix(X, np.sqrt(weight), client)
@@ -190,13 +191,13 @@ class KernelModel(KernelEstimator, RidgeModel):
             problem = self._direct(matrix, Y, weight, self._leaves_out)
             solution = self._choose(problem, mean_weight)
             if problem.is_singular(solution.alpha):
-                text = "K + αI is singular up to rounding: the solution of least norm is taken. A larger alpha"
-                self._warnings.append(text)
+                text = "K + αI is singular up to rounding, so the solution of smallest norm was used."
+                self._warnings.append(f"{text} Use a larger alpha.")
             return solution
         return self._iterate(matrix, X, Y, weight, mean_weight)
 
     def _matrix(self, X: Any, root: np.ndarray, client: Any) -> KernelMatrix:
-        """The matrix S K S of rows."""
+        """Return the matrix S K S of the rows."""
         scale = None if (root == 1).all() or self.solver_ == "direct" else root
         if scale is not None and _array.is_torch(X) and X.device.type != "cpu":
             scale = to_library(scale, X)
@@ -214,27 +215,27 @@ class KernelModel(KernelEstimator, RidgeModel):
     def _choose_solver(self, X: Any) -> str:
         if self.solver != "auto":
             return self.solver
-        most = _MOST_DIRECT["cuda" if _array.is_torch(X) and X.device.type == "cuda" else "cpu"]
-        return "direct" if X.shape[0] <= most else "pcg"
+        limit = _MAX_DIRECT["cuda" if _array.is_torch(X) and X.device.type == "cuda" else "cpu"]
+        return "direct" if X.shape[0] <= limit else "pcg"
 
     def _keys(self, n_rows: int) -> np.ndarray:
-        """Random keys of rows; those with the smallest are left out."""
+        """Return random keys of the rows; the rows with the smallest keys are held out."""
         return row_uniforms(keyed(self._seed, "sample"), 0, n_rows)[:, 0]
 
     def _direct(self, matrix: KernelMatrix, Y: Array, weight: Array, selection: Selection) -> FromGram:
-        """The problem that is solved by factorizations."""
-        again = None if self._several else matrix.whole  # one matrix is held then, not two
+        """Return the problem that is solved by factorizations."""
+        again = None if self._several else matrix.whole  # then only one matrix is in memory, not two
         return FromGram(
             matrix.whole(), Y, weight, self._keys(len(Y)), selection, intercept=self.fit_intercept,
             several=self._several, again=again, most_negative=_NEGATIVE,
         )  # fmt: skip
 
     def _iterate(self, matrix: KernelMatrix, X: Any, Y: Array, weight: Array, mean_weight: float) -> Solution:
-        """Preconditioned iterations for each α."""
+        """Solve by preconditioned iterations for each α tried."""
         options, selection = self._options, self._leaves_out
         root = _array.namespace(weight).sqrt(weight)
         problem = FromKernel(
-            matrix, Y, root, self._keys(len(Y)), selection._replace(size=min(selection.size, _MOST_LEFT_OUT)),
+            matrix, Y, root, self._keys(len(Y)), selection._replace(size=min(selection.size, _MAX_HELD_OUT)),
             intercept=self.fit_intercept,
             iterate=conjugate_gradients if self.solver_ == "pcg" else gradient_descent,
             preconditioner=self._preconditioner(matrix, X),
@@ -253,9 +254,9 @@ class KernelModel(KernelEstimator, RidgeModel):
         residual, others = run.history[-1, :n_targets].max(), run.history[-1, n_targets:]
         reached = f"{residual:.1e}, not {self._options.tolerance:g}"
         if residual <= self._options.tolerance:
-            reached = f"{others.max():.1e} for the intercept or the errors of rows left out"
-        text = f"after {run.n_iter} iterations the relative residual for alpha={alpha:g} is {reached}, as {run.reason}."
-        self._warnings.append(f"{text} A larger alpha, n_components, max_iter or tolerance")
+            reached = f"{others.max():.1e} for the intercept or the held-out errors"
+        text = f"after {run.n_iter} iterations the relative residual for alpha={alpha:g} is {reached}: {run.reason}."
+        self._warnings.append(f"{text} Increase alpha, n_components, max_iter or tolerance.")
 
     def _bar(self, alpha: float) -> Any:
         return _Bar(f"alpha={alpha:g}" if self.progress else None, self._options.tolerance)
@@ -267,14 +268,14 @@ class KernelModel(KernelEstimator, RidgeModel):
         of_landmarks = isinstance(found, Nystroem)
         Z, n_neighbors = (found.Z, self._options.n_neighbors) if of_landmarks else (found, 0)
         if _array.is_torch(Z) and matrix.held is None:
-            n_neighbors = 0  # one small kernel matrix after the other takes a device too long
-        least = 0.0 if self.alphas is None else float(np.min(self.alphas))
-        preconditioner = Preconditioner.of_features(matrix, Z, n_neighbors, keyed(self._seed, "outside"), least)
+            n_neighbors = 0  # computing many small kernel matrices one by one is too slow on a device
+        smallest = 0.0 if self.alphas is None else float(np.min(self.alphas))
+        preconditioner = Preconditioner.of_features(matrix, Z, n_neighbors, keyed(self._seed, "outside"), smallest)
         preconditioner.keep = self._several
         return preconditioner
 
     def _features_of(self, matrix: KernelMatrix, X: Any) -> Any:
-        """Features S Z of the rows in float64, with the landmarks of those that have some."""
+        """Return the features S Z of the rows in float64; Nyström features come with their landmarks."""
         options, n_rows, seed = self._options, matrix.n_rows, keyed(self._seed, "features")
         features = options.features
         most = n_rows if self.solver_ == "sketch" else n_rows // 4
@@ -284,7 +285,7 @@ class KernelModel(KernelEstimator, RidgeModel):
         if isinstance(features, str):
             features = self._sketching_map(size, seed)
             if self._has_name("gaussian") and not _array.is_sparse(X):
-                X = X - X.mean(0)  # the kernel does not change, and sketches of its Taylor series are those near 0
+                X = X - X.mean(0)  # the kernel stays the same, and sketches of its Taylor series are best near 0
         features = seeded(features, seed)
         Z = wide(dense_features(features.fit(X), X, type(self).__name__))
         if Z.shape[0] != n_rows:
@@ -292,7 +293,7 @@ class KernelModel(KernelEstimator, RidgeModel):
         return Z if matrix.scale is None else matrix.scale[:, None] * Z
 
     def _sketching_map(self, size: int, seed: np.random.SeedSequence) -> Any:
-        """A map of the kernel that does not look at the rows."""
+        """Return a map of the kernel that does not depend on the rows."""
         from ntkit.features.series import DotProductSketch, PolynomialSketch
 
         if not self._has_name(*_SKETCHED):
@@ -311,7 +312,7 @@ class KernelModel(KernelEstimator, RidgeModel):
         )
 
     def _sketch(self, matrix: KernelMatrix, X: Any, Y: Array, weight: Array) -> Solution:
-        """Ridge regression on sketched features; the rows are centred, so that the constant is not penalized."""
+        """Solve ridge regression on sketched features. They are centred, so that the intercept is not penalized."""
         xp: Any = _array.namespace(Y)
         alpha, total = float(np.asarray(self.alphas).ravel()[0]), float(xp.sum(weight))
         root = xp.sqrt(weight)
@@ -327,18 +328,18 @@ class KernelModel(KernelEstimator, RidgeModel):
         self.sketch_size_, self.dimension_ = found.size, found.dimension
         intercept = y_mean - xp.matmul(z_mean, found.weights)
         if isinstance(features, Nystroem):
-            # Coefficients of landmarks give the same function and bring in nothing of K that the features miss.
+            # Coefficients at the landmarks give the same function, without the part of K that the features miss.
             dual = features.dual(found.weights)
         else:
             dual = found.solution
-            if self.fit_intercept:  # Σ c = 0; Zᵀ of the rest is 0
+            if self.fit_intercept:  # enforce Σ c = 0; the subtracted part is orthogonal to the columns of Z
                 dual = dual - root[:, None] * (xp.matmul(root, dual) / total)
             B = root[:, None] * (Y - intercept)
             self._check_sketched(matrix, Z + root[:, None] * z_mean, found._replace(solution=dual), B, alpha)
         return Solution(root[:, None] * dual, intercept, None, alpha, np.array([alpha]), np.array([np.nan]))
 
     def _check_sketched(self, matrix: KernelMatrix, Z: Array, found: Sketched, B: Array, alpha: float) -> None:
-        """Warn if K x and Z Zᵀ x differ by more than ε allows, on some rows; B are targets minus the constant."""
+        """Warn if K x and Z Zᵀ x differ on some rows by more than ε allows; B holds targets minus the intercept."""
         epsilon = self._options.epsilon
         rows = np.sort(generator(self._seed, "check").permutation(matrix.n_rows)[:_N_CHECKED])
         xp: Any = _array.namespace(B)
@@ -347,10 +348,10 @@ class KernelModel(KernelEstimator, RidgeModel):
         objective = float(xp.sum((predictions - B) ** 2)) + alpha * float(xp.sum(found.weights**2))
         if float(xp.sum(missed**2)) * matrix.n_rows > epsilon * objective * len(rows):
             text = f"the features miss more of the kernel than epsilon={epsilon:g} allows."
-            self._warnings.append(f"{text} More n_components, a larger alpha or features='nystroem'")
+            self._warnings.append(f"{text} Use more n_components, a larger alpha or features='nystroem'.")
 
     def _check_parameters(self) -> float | None:
-        """Check all parameters except the kernel's; return the length scale given, None for "scale"."""
+        """Check all parameters except kernel parameters; return the given length scale, None for "scale"."""
         name = type(self).__name__
         self._check_common()
         check_choice(self.solver, "solver", name, _SOLVERS)
@@ -365,17 +366,17 @@ class KernelModel(KernelEstimator, RidgeModel):
         return check_lengthscale(self.lengthscale, name)
 
     def _check_options(self) -> SimpleNamespace:
-        """The parameters of the solver, those not given with their defaults."""
+        """Return the parameters of the solver, with defaults for those not given."""
         name, given = type(self).__name__, self.solver_params or {}
         unknown = [key for key in given if key not in _SOLVER_PARAMS]
         if unknown:
-            rule = f"a dict with keys of {', '.join(_SOLVER_PARAMS)}"
+            rule = f"a dict whose keys are among {', '.join(_SOLVER_PARAMS)}"
             raise ValueError(message(name, "solver_params", rule, self.solver_params))
         options = SimpleNamespace(**(_SOLVER_PARAMS | given))
         cache_bytes(options.cache_size, None, name)
-        for key, least in (("n_neighbors", 0), ("max_iter", 1), ("n_components", 1), ("sketch_size", 1)):
+        for key, minimum in (("n_neighbors", 0), ("max_iter", 1), ("n_components", 1), ("sketch_size", 1)):
             if getattr(options, key) is not None or _SOLVER_PARAMS[key] is not None:
-                check_int(getattr(options, key), f'solver_params["{key}"]', name, minimum=least)
+                check_int(getattr(options, key), f'solver_params["{key}"]', name, minimum=minimum)
         for key in ("tolerance", "epsilon"):
             check_real(getattr(options, key), f'solver_params["{key}"]', name, minimum=0, strict=True)
         return options
@@ -391,24 +392,24 @@ class KernelModel(KernelEstimator, RidgeModel):
                 rule = "None for kernel='precomputed', which has no parameters"
                 raise ValueError(message(name, "kernel_params", rule, self.kernel_params))
             if features is not None and features != "nystroem":
-                rule = "'nystroem' or None for kernel='precomputed', where there are no rows"
+                rule = "'nystroem' or None for kernel='precomputed', where the rows are unknown"
                 raise ValueError(message(name, 'solver_params["features"]', rule, features))
 
     def _check_sketch(self) -> None:
         name = type(self).__name__
         if self._several or not np.all(np.asarray(self.alphas, dtype=np.float64)):
-            remedy = "FeatureRidge(features) chooses among several in one pass."
+            remedy = "To choose among several alphas in one pass, use FeatureRidge(features)."
             raise ValueError(message(name, "alphas", "one number > 0 for solver='sketch'", self.alphas, remedy))
         if self._options.features is None:
             rule = "'nystroem', 'sketch' or a transformer for solver='sketch'"
             raise ValueError(message(name, 'solver_params["features"]', rule, None))
 
     def _scores(self, X: Any) -> Array:
-        """K(X, X_fit) c + intercept in float64, of shape (n, n_targets), block by block."""
+        """Compute K(X, X_fit) c + intercept in float64, of shape (n, n_targets), block by block."""
         X = self._check_rows(X, reset=False)
         X = X.detach() if _array.is_torch(X) else X
         on_device = _array.is_torch(X) and X.device.type != "cpu"
-        used = np.flatnonzero(self._solution.coef.any(axis=1))  # of landmarks only, for some solvers
+        used = np.flatnonzero(self._solution.coef.any(axis=1))  # with some solvers only the landmarks
         used = used if len(used) else np.arange(1)
         dual, intercept = (
             to_library(v, X) if on_device else v for v in (self._solution.coef[used], self._solution.intercept)
@@ -426,7 +427,7 @@ class KernelModel(KernelEstimator, RidgeModel):
         return parts[0] if len(parts) == 1 else _array.namespace(*parts).concat(parts)
 
     def _score_expression(self, X: Array) -> Array:
-        """As :meth:`_scores`, as one expression."""
+        """Compute the same as :meth:`_scores` as one expression."""
         dual, intercept = self._solution.coef, self._solution.intercept
         used = np.flatnonzero(dual.any(axis=1))
         used = used if len(used) else np.arange(1)
@@ -441,7 +442,7 @@ class KernelModel(KernelEstimator, RidgeModel):
         return K @ _array.constant(dual[used], K) + _array.constant(intercept, K)
 
     def _like(self, X: Any) -> Any:
-        """The rows of `fit` in the library and on the device of X."""
+        """Return the rows of `fit` in the library and on the device of X."""
         if _array.is_torch(X) == _array.is_torch(self.X_fit_):
             return self.X_fit_.to(X.device) if _array.is_torch(X) else self.X_fit_
         if not _array.is_torch(X):
@@ -451,7 +452,7 @@ class KernelModel(KernelEstimator, RidgeModel):
         return to_library(np.require(self.X_fit_, requirements="W"), X)
 
     def _as_fitted(self, X: Any) -> Any:
-        """Rows as sparse as the rows of `fit`."""
+        """Convert rows to sparse or dense, like the rows of `fit`."""
         if _array.is_torch(X) or _array.is_sparse(X) == _array.is_sparse(self.X_fit_):
             return X
         if _array.is_sparse(X):
@@ -461,7 +462,7 @@ class KernelModel(KernelEstimator, RidgeModel):
         return csr_array(X)
 
     def _spread(self, X: Any) -> Array:
-        """Variance of predictions over the variance of the noise."""
+        """Return the variance of each prediction divided by the variance of the noise."""
         problem, posterior = self._factorize()
         assert self._resolved is not None
         X = self._check_rows(X, reset=False)
@@ -476,15 +477,15 @@ class KernelModel(KernelEstimator, RidgeModel):
 
     @property
     def _counted(self) -> np.ndarray:
-        """Indices of the rows of `fit` with a weight."""
+        """Indices of the rows of `fit` of positive weight."""
         return np.arange(len(self._solution.coef)) if self._weight is None else np.flatnonzero(self._weight)
 
     def _factorize(self) -> tuple[FromGram, Posterior]:
-        """The system of the fit and its factorization, computed once."""
+        """Return the system of the fit and its factorization; they are computed once."""
         if self.solver_ != "direct" or self._resolved is None:
             raise ValueError(
-                f"return_std needs a {type(self).__name__} with solver='direct', and a kernel that gives k(x, x): not "
-                "'precomputed'."
+                f"return_std needs a {type(self).__name__} with solver='direct', and a kernel other than "
+                "'precomputed', which does not give k(x, x)."
             )
         if getattr(self, "_posterior", None) is None:
             counted = self._counted
@@ -493,7 +494,7 @@ class KernelModel(KernelEstimator, RidgeModel):
             Y, keys = _array.namespace(K).zeros_like(weight)[:, None], np.zeros(len(counted))
             problem = FromGram(K, Y, weight, keys, Selection("loo", 0), intercept=self._centred)
             self._posterior = problem, problem.posterior(self._solution.alpha)
-            problem.K = None  # means are all that predictions need
+            problem.K = None  # predictions only need the means
         return self._posterior
 
     def _file_state(self) -> dict[str, Any]:
@@ -503,17 +504,17 @@ class KernelModel(KernelEstimator, RidgeModel):
         super()._check_state(limit)
         self._check_parameters()
         for name, value in {"depth": self.depth, **(self.kernel_params or {})}.items():
-            if isinstance(value, int) and value > _DEEPEST:  # before the network is made
-                raise ValueError(f"{name} must be at most {_DEEPEST}, not {value}")
+            if isinstance(value, int) and value > _MAX_DEPTH:  # check before the network is built
+                raise ValueError(f"{name} must be at most {_MAX_DEPTH}, not {value}")
         self._resolve()
         n_rows = len(self._solution.coef)
         n_fit = self.n_features_in_ if self._resolved is None else getattr(self.X_fit_, "shape", (0,))[0]
         if n_fit != n_rows or (self._weight is not None and len(self._weight) != n_rows):
-            raise ValueError(f"there must be {n_rows} rows and weights, as many as coefficients")
+            raise ValueError(f"there must be {n_rows} rows and weights, one per coefficient")
         if self._resolved is not None:
             shape = tuple(getattr(self, "image_shape_", None) or (self.n_features_in_,))
             if tuple(self.X_fit_.shape[1:]) != shape or not n_rows:
-                raise ValueError(f"there must be rows of the fit, of the shape {shape}")
+                raise ValueError(f"the rows of the fit must have the shape {shape}")
             reserve(32 * int(np.prod(shape)), "A row")
             self._resolved.matrix(np.zeros((1, *shape)))  # raises unless the kernel takes such rows
 
@@ -525,69 +526,69 @@ class KernelModel(KernelEstimator, RidgeModel):
 
 
 class KernelRidge(KernelModel, RidgeRegressor):
-    """Ridge regression with an exact kernel, directly or by preconditioned iterations.
+    """Ridge regression with an exact kernel, solved directly or by preconditioned iterations.
 
-    Solves (K + αI) c = y − b with Σ c = 0; predictions are Σ_i c_i k(x, x_i) + b. The constant b is not penalized. It
-    is the mean of a Gaussian process with noise variance α and an unknown constant. (`FeatureRidge` is for more rows.)
+    Solves (K + αI) c = y − b with Σ c = 0. Predictions are Σ_i c_i k(x, x_i) + b; the intercept b is not penalized. The
+    predictions are the posterior mean of a Gaussian process with noise variance α and an unknown constant. For more
+    rows, use `FeatureRidge`.
 
     Parameters
     ----------
     kernel : str, Layer or callable
         "ntk", "nngp", "cntk", "gaussian", "laplace", "matern", "polynomial", "exponential" or "dot_product"; a network
         of :mod:`ntkit.networks`; a function ``kernel(X, Y, **params)`` that returns the matrix, see
-        :func:`ntkit.kernels.gram`. Or "precomputed": `fit` then takes the square kernel matrix of n rows, and `predict`
-        rows of n kernel values with these.
+        :func:`ntkit.kernels.gram`. Or "precomputed": then `fit` takes the square kernel matrix of n training rows, and
+        `predict` takes the n kernel values of each new row with them.
     alphas : float ≥ 0, array of float or None
-        α. The best of several is taken, by the error on rows left out. None: 10⁻⁷, 10^-6.5, …, 10² times the mean of
-        the diagonal of the centred kernel matrix, and smaller ones while the error falls.
+        α, or candidates among which the error on held-out rows decides. None: 10⁻⁷, 10^-6.5, …, 10² times the mean of
+        the diagonal of the centred kernel matrix, and smaller values while the error falls.
     solver : {"auto", "direct", "pcg", "gradient", "sketch"}
-        "direct": Cholesky's factorization, O(n³). "pcg": preconditioned conjugate gradients, O(n²) for each
-        iteration; the matrix is kept in memory if it fits, else computed again block by block. "gradient":
-        preconditioned gradient descent (Algorithm 2 of [1]_), for comparison. "sketch": features and a sketch of their
-        rows (Theorem 6.9 of [1]_), which solves a smaller problem to a factor 1 + ε. "auto": "direct" up to
+        "direct": Cholesky factorization, O(n³). "pcg": preconditioned conjugate gradients, O(n²) per iteration; the
+        matrix is kept in memory if it fits, else recomputed block by block. "gradient": preconditioned gradient
+        descent (Algorithm 2 of [1]_), for comparison. "sketch": features and a sketch of their rows (Theorem 6.9
+        of [1]_), a smaller problem whose solution is within a factor 1 + ε of the optimum. "auto": "direct" up to
         10 000 rows (20 000 on a CUDA device), then "pcg".
     solver_params : dict or None
         Parameters of the solver:
 
         "features" : {"nystroem", "sketch"}, transformer or None
-            Features Z of the kernel: the preconditioner of "pcg" and "gradient", and what "sketch" solves with.
+            Features Z of the kernel. "pcg" and "gradient" use them as preconditioner, "sketch" solves with them.
             "nystroem" (default): columns of the matrix at landmarks drawn by their leverage scores. "sketch":
-            :class:`~ntkit.DotProductSketch` or :class:`~ntkit.PolynomialSketch`, which look at the norms of rows only.
-            A transformer is cloned and fitted. None: no preconditioner.
+            :class:`~ntkit.DotProductSketch` or :class:`~ntkit.PolynomialSketch`, which depend only on the norms of the
+            rows. A transformer is cloned and fitted. None: no preconditioner.
         "n_components" : int
             Number of features; by default 20√n, and for iterations at most n/4.
         "n_neighbors" : int, default 32
-            Neighbours of each row among which a preconditioner of Nyström features is corrected, if these miss more
-            than α of k(x, x) on average; 0 for none. (Not for a matrix too large for a CUDA device.)
+            Neighbours per row that correct a preconditioner of Nyström features, if the features miss more than α of
+            k(x, x) on average; 0 for none. (Not used if the matrix is too large for a CUDA device.)
         "tolerance" : float, default 1e-6
-            Relative residual ‖y − (K + αI)c‖/‖y‖ that ends the iterations.
+            Iterations stop at this relative residual ‖y − (K + αI)c‖/‖y‖.
         "max_iter" : int, default 1000
-            Most iterations for each α.
+            Maximum number of iterations for each α.
         "sketch_size" : int
-            Rows of the sketch; by default (1 + 1/ε) s_λ, s_λ the statistical dimension of the features.
+            Rows of the sketch; by default (1 + 1/ε) s_λ, where s_λ is the statistical dimension of the features.
         "epsilon" : float, default 0.1
-            ε: how far the objective of "sketch" may exceed the least one, as a share of it.
+            ε: the objective of "sketch" may exceed its minimum by this share.
         "cache_size" : float
-            MiB of kernel values to keep in memory; by default 0.6 of what is free, on the device of X (set it where
-            several fits run at a time).
+            MiB of kernel values to keep in memory; by default 0.6 of the free memory on the device of X. Set it if
+            several fits run at the same time.
     kernel_params : dict or None
         Further parameters of the kernel, such as ``{"degree": 3}``, ``{"nu": 2.5}`` or, for a network,
         ``{"kind": "nngp"}``.
     lengthscale : float > 0 or "scale"
         ℓ of "gaussian", "laplace", "matern" and "exponential"; see :class:`~ntkit.RandomFourierFeatures`.
     depth : int or None
-        Number of layers of "ntk", "nngp" and "cntk", which has two at least; None: 1, and 3 for "cntk".
+        Number of layers of "ntk", "nngp" and "cntk" (at least 2 for "cntk"); None: 1, and 3 for "cntk".
     fit_intercept : bool
-        Whether b is fitted, without penalty, or 0 as in scikit-learn's ``KernelRidge``.
+        Whether b is fitted, without penalty. If not, b = 0 as in scikit-learn's ``KernelRidge``.
     selection, n_selection
-        How the error of each α is estimated, as for :class:`FeatureRidge`. Iterative solvers leave out 256 rows at
-        most.
+        How the error of each α is estimated, as for :class:`FeatureRidge`. Iterative solvers hold out at most 256 rows.
     batch_size : int or None
-        Most rows of kernel values to compute at a time; None: as many as suit the machine.
+        Maximum number of rows of kernel values per batch; None chooses it by the available memory.
     progress : bool
         Whether `fit` shows progress bars.
     random_state : None, int, RandomState or Generator
-        Draws landmarks, sketches and rows to leave out.
+        Draws landmarks, sketches and held-out rows.
 
     Attributes
     ----------
@@ -596,22 +597,22 @@ class KernelRidge(KernelModel, RidgeRegressor):
     intercept_ : float or ndarray of shape (n_targets,)
         b.
     noise_variance_ : float or ndarray of shape (n_targets,)
-        Variance of the targets about the model, at its largest evidence. (Not for "sketch".)
+        Variance of the noise that maximizes the evidence. (Not available for "sketch".)
     X_fit_ : array of shape (n_samples, n_features)
         The rows of `fit`; None for "precomputed".
     alpha_ : float
-        The α taken.
+        The chosen α.
     alphas_ : ndarray
-        All of them, in increasing order.
+        All candidate α, in increasing order.
     errors_ : ndarray
-        Mean squared error on rows left out, summed over targets, for each of `alphas_`; NaN for those not tried, and
+        Mean squared error on held-out rows, summed over targets, for each of `alphas_`; NaN if it was not tried, and
         for a single α.
     solver_ : str
-        The solver taken.
+        The solver that was used.
     n_iter_ : int
-        Iterations of "pcg" or "gradient", for all α together; 1 for the others.
+        Total iterations of "pcg" or "gradient" over all α; 1 for other solvers.
     history_ : list of ndarray of shape (iterations + 1, n_targets)
-        Relative residuals, for each of `alphas_` that was tried. (Not kept in files.)
+        Relative residuals, for each of `alphas_` that was tried. (Not saved in files.)
     sketch_size_, dimension_ : int, float
         Rows of the sketch, and an estimate of s_λ, for "sketch".
     lengthscale_ : float
@@ -624,11 +625,13 @@ class KernelRidge(KernelModel, RidgeRegressor):
     -----
     The preconditioner is Z Zᵀ + E ≈ K + αI with a sparse approximation of E⁻¹ from neighbours; see
     ``docs/design/kernel-ridge.md``. Z costs O(n m²), neighbours O(n²) and O(n k² (k + m)), each iteration O(n²) if the
-    matrix is in memory. For several α each starts from the nearest solution known; the errors of rows left out are
-    exact up to the tolerance of their own right-hand sides. Kernel values and solutions are in float64.
+    matrix is in memory. For each of several α, iterations start from the solution for the nearest α solved so far. The
+    held-out errors are exact up to the tolerance of their own right-hand sides. Kernel values and solutions are in
+    float64.
 
-    "sketch" promises ‖Kc − y‖² + α cᵀKc within 1 + ε of the optimum for features close to the kernel (Theorem 6.9 of
-    [1]_). With landmarks c is 0 elsewhere; with other features K − Z Zᵀ must be small against α.
+    "sketch" guarantees ‖Kc − y‖² + α cᵀKc within a factor 1 + ε of the optimum if the features are close to the kernel
+    (Theorem 6.9 of [1]_). With Nyström features, c is 0 except at the landmarks; with other features, K − Z Zᵀ must be
+    small compared with α.
 
     References
     ----------
@@ -656,14 +659,14 @@ class KernelRidge(KernelModel, RidgeRegressor):
 class KernelRidgeClassifier(KernelModel, RidgeClassifier):
     """Classification by kernel ridge regression on the indicators of the classes.
 
-    The class with the largest probability wins; probabilities are calibrated on rows left out (not for solver="sketch",
-    which leaves none out). See :class:`KernelRidge`, which has the same parameters and attributes.
+    `predict` returns the most probable class. Probabilities are calibrated on held-out rows; solver="sketch" holds out
+    no rows and has no probabilities. Other parameters and attributes are those of :class:`KernelRidge`.
 
     Parameters
     ----------
     kernel, alphas, solver, solver_params, kernel_params, lengthscale, depth, fit_intercept, selection, n_selection, \
             batch_size, progress, random_state
-        As in :class:`KernelRidge`. Rows are left out for a single α too: probabilities are calibrated on them.
+        As for :class:`KernelRidge`. Rows are held out for a single α too, to calibrate the probabilities.
 
     Attributes
     ----------
@@ -672,7 +675,7 @@ class KernelRidgeClassifier(KernelModel, RidgeClassifier):
     dual_coef_ : ndarray of shape (n_samples, n_classes)
     intercept_ : ndarray of shape (n_classes,)
     temperature_ : float
-        What predictions are divided by on the way to probabilities, fitted on the rows left out.
+        Temperature of the calibration, fitted on the held-out rows: scores are divided by it.
 
     Examples
     --------
@@ -686,7 +689,7 @@ class KernelRidgeClassifier(KernelModel, RidgeClassifier):
 
 
 def _plain(X: Any) -> Any:
-    """Rows as an array of floating-point numbers in host memory; None and CSR rows stay what they are."""
+    """Convert rows to a floating-point array in host memory; None and CSR rows are returned unchanged."""
     if X is None or _array.is_sparse(X):
         return X
     if _array.is_torch(X):
@@ -695,13 +698,13 @@ def _plain(X: Any) -> Any:
 
 
 def _native(K: Array) -> Array:
-    """Tensors in host memory as NumPy arrays."""
+    """Convert tensors in host memory to NumPy arrays."""
     view = _array.host_view(K)
     return K if view is None else view
 
 
 class _Bar:
-    """A progress bar over iterations, which shows how far the residual has come."""
+    """A progress bar over iterations that shows the residual."""
 
     def __init__(self, name: str | None, tol: float):
         self.name, self.tol = name, tol

@@ -1,4 +1,4 @@
-"""k-means in the space of features: kernel k-means without the kernel matrix."""
+"""k-means on features: kernel k-means without the kernel matrix."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ntkit.models._checks import check_weight, like_rows, to_library
 from ntkit.models._features import check_columns, check_features, dense_features, fit_features, take_columns
 from ntkit.models._rows import ArraySource, as_rows, block_rows, n_rows_of, take_rows
 
-_TILE = 1024  # rows of a tile of the exact kernel
+_TILE = 1024  # rows per tile of the exact kernel matrix
 
 
 class FeatureKMeans(
@@ -40,42 +40,42 @@ class FeatureKMeans(
 ):
     """Kernel k-means: k-means on features, which minimizes Σ ‖Z(x) − μ_{c(x)}‖² over clusters c and their means μ.
 
-    With Z Zᵀ ≈ K that is about the objective of kernel k-means, tr(K − C Cᵀ K C Cᵀ) with C_{xj} = n_j^{-1/2} for the
-    n_j rows x of cluster j and 0 else; :meth:`kernel_objective` computes it from the exact kernel. A clustering within
-    a factor 1 + γ of the best one for the features is within (1 + γ)(1 + ε)/(1 − ε) of the best one for the kernel, by
-    Theorem 10 and as in Lemma 14 of [1]_, ε being the projection-cost error of the features
+    With Z Zᵀ ≈ K this approximates the objective of kernel k-means, tr(K − C Cᵀ K C Cᵀ), where C_{xj} = n_j^{-1/2} for
+    the n_j rows x of cluster j and 0 otherwise; :meth:`kernel_objective` computes it from the exact kernel. A
+    clustering within a factor 1 + γ of the optimum for the features is within (1 + γ)(1 + ε)/(1 − ε) of the optimum for
+    the kernel, by Theorem 10 and as in Lemma 14 of [1]_. Here ε is the projection-cost error of the features
     (:func:`ntkit.diagnostics.projection_cost_error` with the number of clusters as the rank).
 
     Parameters
     ----------
     features : transformer
-        Any scikit-learn transformer: a map of ntkit, or a Pipeline whose last step is one. None: as for
-        :class:`~ntkit.FeatureRidge`. It is cloned and fitted; to use one already fitted wrap it in
-        ``sklearn.frozen.FrozenEstimator``.
+        Any scikit-learn transformer: a map of ntkit, or a Pipeline whose last step is a map. None:
+        ``ArcsinhScaler()``, then ``NTKFeatures(depth=1, bias="auto")`` with 2048 components. The transformer is cloned
+        and fitted; to use a fitted transformer, wrap it in ``sklearn.frozen.FrozenEstimator``.
     n_clusters : int
         Number of clusters.
     n_init : int
-        Starts from different centres, of which the result with the smallest inertia is kept.
+        Number of runs with different initial centres; the result with the smallest inertia is kept.
     max_iter : int
-        Most iterations from a start.
+        Maximum number of iterations per run.
     tolerance : float
-        Squared movement of all centres, relative to the mean variance of a feature, at which iteration ends; 0: when no
-        row changes its cluster.
+        Iterations stop when the squared movement of all centres, relative to the mean variance of a feature, falls to
+        this value; 0: when no row changes its cluster.
     batch_size : int or None
-        Rows mapped at a time; None: 256 MiB of features.
+        Rows per batch; None: 256 MiB of features.
     random_state : None, int, RandomState or Generator
-        Draws the first centres, and the default features.
+        Draws the initial centres, and the default features.
 
     Attributes
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_components)
         μ, in the space of features.
     labels_ : array of shape (n_samples,)
-        Cluster of each row; a tensor if the rows are one.
+        Cluster of each row; a tensor if the rows are a tensor.
     inertia_ : float
         Σ w ‖Z(x) − μ‖².
     n_iter_ : int
-        Iterations from the start that was kept.
+        Iterations of the run that was kept.
     features_ : transformer
         The fitted features.
     n_features_in_ : int
@@ -84,13 +84,14 @@ class FeatureKMeans(
 
     Notes
     -----
-    O(n k m) per iteration and n·m numbers of memory for n rows, k clusters and m features: the features of all rows are
-    held. First centres are those of greedy k-means++. Features in host memory go to scikit-learn's ``KMeans``; those on
-    another device stay there, with sums in float64, and clusters that lose all their rows start again from the rows
-    farthest from their centres. The two draw differently, so that their results differ as results of two seeds do.
+    With n rows, k clusters and m features, an iteration takes O(n k m). The features of all rows are in memory, n·m
+    numbers. Initial centres are chosen by greedy k-means++. Features in host memory are clustered by scikit-learn's
+    ``KMeans``. Features on another device stay there, with sums in float64; clusters that lose all their rows restart
+    from the rows farthest from their centres. The two implementations use different random draws, so their results
+    differ like results of two seeds.
 
-    Weights count as repeated rows in every sum. The first centres are drawn by weight, but by the order of rows too, so
-    that a row of weight 2 and the row twice may lead to other local optima.
+    Weights count as repeated rows in every sum. The initial centres depend on the weights, but also on the order of the
+    rows, so a row of weight 2 and two copies of the row may lead to different local optima.
 
     References
     ----------
@@ -182,7 +183,7 @@ class FeatureKMeans(
         self.features_ = fit_features(self.features, ArraySource(X, None, weight), seed, type(self).__name__)
 
     def _cluster(self, Z: Array, weight: np.ndarray | None, seed: np.random.SeedSequence) -> Array:
-        """Run k-means, scikit-learn's in host memory, the one for tensors elsewhere; the labels."""
+        """Run k-means and return the labels: scikit-learn's k-means in host memory, our own on other devices."""
         if _array.is_numpy(Z):
             from sklearn.cluster import KMeans
 
@@ -202,12 +203,14 @@ class FeatureKMeans(
         self.inertia_, self.n_iter_ = found.inertia, found.n_iter
         distinct = len(found.labels.unique())
         if distinct < self.n_clusters:
-            text = f"{distinct} clusters have rows, of n_clusters={self.n_clusters}: X may have too few distinct rows."
+            text = (
+                f"Only {distinct} of n_clusters={self.n_clusters} clusters have rows. X may have too few distinct rows."
+            )
             warnings.warn(text, ConvergenceWarning, stacklevel=3)
         return found.labels
 
     def predict(self, X: Any) -> Array:
-        """Nearest centre of every row.
+        """Return the index of the nearest centre of every row.
 
         Parameters
         ----------
@@ -227,7 +230,7 @@ class FeatureKMeans(
         return to_library(labels, X) if _array.is_torch(X) else to_numpy(labels)
 
     def transform(self, X: Any) -> Array:
-        """Distances ‖Z(x) − μ‖ of every row from all centres.
+        """Return the distances ‖Z(x) − μ‖ of every row from all centres.
 
         Parameters
         ----------
@@ -246,7 +249,7 @@ class FeatureKMeans(
         return like_rows(_array.namespace(*parts).concat(parts), X)
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:  # noqa: ARG002
-        """Minus the inertia of some rows, −Σ w min_j ‖Z(x) − μ_j‖².
+        """Return the negative inertia of some rows, −Σ w min_j ‖Z(x) − μ_j‖².
 
         Parameters
         ----------
@@ -273,22 +276,22 @@ class FeatureKMeans(
         random_state: RandomState = None,
         **kernel_params: Any,
     ) -> float:
-        """Mean of ‖φ_x − μ‖² over the rows in the space of the exact kernel: tr(K − C Cᵀ K C Cᵀ)/n.
+        """Compute the mean of ‖φ_x − μ‖² over the rows in the space of the exact kernel: tr(K − C Cᵀ K C Cᵀ)/n.
 
-        With d_j and o_j the means of K over the diagonal and over all other pairs of the n_j rows of a cluster it is
-        Σ_j (n_j − 1)(d_j − o_j)/n. Kernel values within clusters are all that is needed, tile by tile.
+        It equals Σ_j (n_j − 1)(d_j − o_j)/n, where d_j and o_j are the means of K over the diagonal and over all other
+        pairs of the n_j rows of cluster j. Only kernel values within clusters are computed, tile by tile.
 
         Parameters
         ----------
         X : array, data frame, sparse matrix or torch tensor with rows or images
         labels : array of shape (n_rows,), optional
-            A clustering; None: what `predict` says.
+            A clustering; None: the result of `predict`.
         kernel : str, network or callable, optional
-            The exact kernel, as :func:`ntkit.kernels.gram` takes it; by default the one that a map of ntkit is for. Of
-            features that are a Pipeline the rows go through the steps before the last one first.
+            The exact kernel, as for :func:`ntkit.kernels.gram`; by default the kernel that the map of ntkit
+            approximates. If the features are a Pipeline, the steps before the last one are applied to the rows first.
         n_samples : int or None, default=None
-            Estimate d_j and o_j, without bias, from about so many rows, drawn from each cluster in proportion to its
-            size, two of each at least. None: all rows; of the order of Σ n_j² kernel values.
+            Number of rows from which d_j and o_j are estimated without bias. They are drawn from each cluster in
+            proportion to its size, at least two of each. None: all rows, which takes about Σ n_j² kernel values.
         random_state : None, int, RandomState or Generator
             Draws the sample.
         **kernel_params
@@ -320,7 +323,7 @@ class FeatureKMeans(
         total = 0.0
         for number, members in enumerate(groups):
             size = len(members)
-            if size == 1:  # its mean is the row itself
+            if size == 1:  # the mean is the row itself
                 continue
             if n_samples is not None:
                 wanted = min(size, max(2, round(n_samples * size / n_rows_of(X))))
@@ -330,23 +333,23 @@ class FeatureKMeans(
         return total / n_rows_of(X)
 
     def _kernel_tiles(self, kernel: Any, params: dict[str, Any], owner: str) -> Any:
-        """Function of two blocks of rows, or of one and None: their kernel matrix."""
+        """Return a function that computes the kernel matrix of two blocks of rows, or of one block and None."""
         if kernel is not None:
             from ntkit.kernels import gram
 
             return lambda A, B: gram(kernel, A, B, **params)
         last = _steps(self.features_)[-1]
         if not hasattr(last, "exact_kernel"):
-            rule = "given (a name such as 'ntk', a network or a function) for features that are no map of ntkit"
+            rule = "given (a name such as 'ntk', a network or a function) if the features are not a map of ntkit"
             raise TypeError(message(owner, "kernel", rule, kernel))
         if params:
-            raise TypeError(f"{owner} got parameters {sorted(params)} of a kernel, but no kernel=….")
-        # Maps know the kernel matrix of rows among themselves: that of both blocks together has the tile in it.
+            raise TypeError(f"{owner} got kernel parameters {sorted(params)}, but no kernel. Pass kernel=…, too.")
+        # Maps compute the kernel matrix of one set of rows: the matrix of both blocks together contains the tile.
         matrix = last._planned.matrix if isinstance(last, FeatureMap) else last.exact_kernel
         return lambda A, B: matrix(A) if B is None else matrix(_joined(A, B))[: A.shape[0], A.shape[0] :]
 
     def _rows_of_map(self, X: Any, members: np.ndarray, *, checked: bool) -> Any:
-        """Some rows as they come to the last step of the features, or as a map of ntkit has them after its checks."""
+        """Apply the steps before the last one to some rows; with `checked`, a map of ntkit then validates them."""
         rows = X.iloc[members] if hasattr(X, "iloc") else take(X, members)
         for step in _steps(self.features_)[:-1]:
             rows = step.transform(rows)
@@ -356,12 +359,12 @@ class FeatureKMeans(
         return rows.to_numpy() if hasattr(rows, "to_numpy") else rows
 
     def _squares(self, X: Any) -> Any:
-        """Yield squared distances in float64 from all centres for blocks of rows."""
+        """Yield blocks of squared distances of rows from all centres, in float64."""
         X = as_rows(X, "X", type(self).__name__)
         for _, Z in self._blocks(X):
             xp: Any = _array.namespace(Z)
             centers = xp.astype(to_library(self.cluster_centers_, Z), xp.float64)
-            middle = xp.mean(centers, axis=0)  # far from the origin squares would cancel
+            middle = xp.mean(centers, axis=0)  # centred, since far from the origin the squares would cancel
             Z, centers = xp.astype(Z, xp.float64) - middle, centers - middle
             with np.errstate(over="ignore"):
                 squares = xp.sum(Z * Z, axis=1)[:, None] + xp.sum(centers * centers, axis=1)[None, :]
@@ -384,7 +387,7 @@ class FeatureKMeans(
         return Z
 
     def _blocks(self, X: Any) -> Any:
-        """Yield places and features of blocks of rows."""
+        """Yield the slice and the features of blocks of rows."""
         first = self._features_of(take_rows(X, slice(0, 1)))
         step = self.batch_size or block_rows(int(first.shape[1]), first.dtype.itemsize, X)
         for start in range(0, n_rows_of(X), step):
@@ -418,19 +421,17 @@ class FeatureKMeans(
 
 
 def _groups(labels: Any, n_rows: int, owner: str) -> list[np.ndarray]:
-    """Rows of each cluster."""
+    """Return the indices of the rows of each cluster."""
     labels = np.asarray(to_numpy(labels))
     if labels.shape != (n_rows,):
-        raise ValueError(
-            message(owner, "labels", f"None or an array of {n_rows} labels, one for each row of X", labels)
-        )
+        raise ValueError(message(owner, "labels", f"None or an array of {n_rows} labels, one per row of X", labels))
     _, inverse = np.unique(labels, return_inverse=True)
     order = np.argsort(inverse, kind="stable")
     return np.split(order, np.cumsum(np.bincount(inverse))[:-1])
 
 
 def _means(tile: Any, X: Any) -> tuple[float, float]:
-    """Means of the kernel over the diagonal and over all other pairs of two rows or more."""
+    """Return the means of the kernel over the diagonal and over all other pairs of at least two rows."""
     n_rows = X.shape[0]
     diagonal = others = 0.0
     parts = [slice(start, min(start + _TILE, n_rows)) for start in range(0, n_rows, _TILE)]
@@ -446,7 +447,7 @@ def _means(tile: Any, X: Any) -> tuple[float, float]:
 
 
 def _steps(features: Any) -> list[Any]:
-    """All steps of pipelines, within others and in a FrozenEstimator too."""
+    """Return all steps of a pipeline, including the steps of nested pipelines and of a FrozenEstimator."""
     if isinstance(features, FrozenEstimator):
         return _steps(features.estimator)
     if isinstance(features, Pipeline):

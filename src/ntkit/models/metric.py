@@ -1,4 +1,4 @@
-"""A metric learned from rows and targets."""
+"""Metric learning: a linear map of the rows, learned from rows and targets."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from ntkit.kernels import KernelSpec
 from ntkit.models._checks import check_weight
 from ntkit.models._metric import (
     ADDITIVE_SCALE,
-    FEWEST_ROWS,
     MATERN,
-    MOST_COLUMNS,
+    MAX_COLUMNS,
+    MIN_ROWS,
     Finalist,
     Kernel,
     Learned,
@@ -34,23 +34,23 @@ from ntkit.networks import UnsupportedError
 from ntkit.preprocessing import PiecewiseLinearEncoder
 
 _METRICS = ("auto", "diagonal", "full")
-_FEW_CLASSES = 20  # distinct whole numbers up to which targets are taken for classes
-_RESOLUTION = 0.005  # errors of indicators of classes, over their variance, that are as good as 0: all rows are right
-_MOST_KNOTS, _MOST_RAMPS = 14, 512  # of a column; of all columns, fewer knots are taken where they would be more
-_MOST_NUMBERS = 2**27  # of a dense sample of sparse rows, 512 MiB
+_FEW_CLASSES = 20  # whole-number targets with at most this many distinct values are classes
+_RESOLUTION = 0.005  # errors of class indicators below this share of their variance count as 0: all rows are correct
+_MAX_KNOTS, _MAX_RAMPS = 14, 512  # knots per column; ramps of all columns, which may reduce the number of knots
+_MAX_NUMBERS = 2**27  # size of a dense sample of sparse rows: 512 MiB in float32
 
 
 class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """Rows scaled and turned so that distances count what the targets depend on.
+    """Scale and rotate rows so that distances reflect the directions on which the targets depend.
 
-        transform(x) = M (x − c),
+        transform(x) = M (x − c).
 
-    with M chosen such that kernel ridge regression with k(Mx, My), ``k = kernel_`` of length scale 1, predicts held-out
-    rows well. M is learned in rounds [1]_, [2]_: fit a function f; compute the average outer product of its gradients,
-    A = (1/n) Σ ∇f(x_i) ∇f(x_i)ᵀ; take M² ∝ A, or its diagonal; fit again. Columns and directions in which f does not
-    change no longer tell rows apart.
+    M is chosen such that kernel ridge regression with k(Mx, My), where k is `kernel_` with length scale 1, predicts
+    held-out rows well. M is learned in rounds [1]_, [2]_: fit a function f; compute the average outer product of its
+    gradients, A = (1/n) Σ ∇f(x_i) ∇f(x_i)ᵀ; take M² ∝ A, or its diagonal; fit again. Columns and directions in which f
+    does not change no longer contribute to distances.
 
-    Any map or model can follow. :class:`AdaptiveFeatures` follows with Nyström features of the kernel found.
+    Any map or model can follow. :class:`AdaptiveFeatures` continues with Nyström features of the chosen kernel.
 
     Parameters
     ----------
@@ -59,31 +59,31 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         kernel. Or the name of a kernel that has gradients: "gaussian", "laplace", "matern", "exponential", "ntk",
         "nngp", "polynomial"; see :class:`ntkit.kernels.KernelSpec`.
     metric : {"auto", "diagonal", "full"}
-        "diagonal": a weight for each column. "full": a symmetric matrix, which also finds directions. "auto": both are
-        compared, the second for up to 256 columns.
+        "diagonal": a weight for each column. "full": a symmetric matrix, which also finds directions. "auto" compares
+        both; full metrics only for up to 256 columns.
     kernel_params : dict or None
-        Parameters of a kernel with a name, but for its length scale, such as ``{"nu": 2.5}`` or ``{"norm": "l1"}``;
-        "ntk" and "nngp" have the depth 1 unless they say otherwise.
+        Parameters of a named kernel, except its length scale, such as ``{"nu": 2.5}`` or ``{"norm": "l1"}``. The
+        default depth of "ntk" and "nngp" is 1.
     max_rounds : int
-        Most rounds for each kernel; a kernel's rounds end after two in which the error on held-out rows falls by
-        less than 0.5 %.
+        Maximum number of rounds per kernel. Rounds stop after two in which the error on held-out rows falls by less
+        than 0.5 %. While the error falls by more than 5 % per round, up to three times as many rounds are made.
     max_samples : int
-        Most rows that `fit` looks at, drawn at random.
+        Maximum number of rows that `fit` uses, drawn at random.
     progress : bool
         Whether to show a progress bar.
     random_state : None, int, RandomState or Generator
-        Draws rows to look at, rows to hold out, and landmarks.
+        Draws the rows to use, the held-out rows and the landmarks.
 
     Attributes
     ----------
     metric_ : ndarray of shape (n_features,) or (n_features, n_features)
-        M, of the diagonal its entries; the length scale of the kernel is in it.
+        M, or its diagonal. It includes the length scale of the kernel.
     center_ : ndarray of shape (n_features,)
-        c, means of the columns; zeros for sparse rows.
+        c, the means of the columns; zeros for sparse rows.
     kernel_, kernel_params_ : str, dict
-        The kernel found.
+        The chosen kernel.
     feature_importances_ : ndarray of shape (n_features,)
-        Share of each column in the changes of f: E(∂f/∂x_i)² Var(x_i), scaled to the sum 1.
+        Share of each column in the gradients of f: E(∂f/∂x_i)² Var(x_i), normalized to sum 1.
     sensitivities_ : ndarray of shape (n_features,)
         √E(∂f/∂x_i)²: how much the (standardized) target changes with a column, in units of the column.
     alpha_ : float
@@ -91,25 +91,25 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
     error_ : float
         Mean squared error of the best fit on held-out rows, as a share of the variance of the targets.
     gain_ : float
-        This error over the error with half as many landmarks, as a measure of what more landmarks would bring.
+        This error divided by the error with half as many landmarks. It indicates how much more landmarks would help.
     additive_ : PiecewiseLinearEncoder or None
-        Features of single columns that lower the error on held-out rows when they are added to the kernel's features;
-        None if they do not.
+        Features of single columns, if adding them to the features of the kernel lowers the error on held-out rows;
+        otherwise None.
     results_ : list of dict
-        All fits: "kernel", "metric", "round", "lengthscale" (over the median distance), "additive", "alpha", "error",
-        "seconds".
+        All fits: "kernel", "metric", "round", "lengthscale" (relative to the median distance), "additive", "alpha",
+        "error", "seconds".
     n_samples_used_ : int
-        Rows looked at; fewer than there were if there were more than `max_samples`.
+        Number of rows used, at most `max_samples`.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame.
 
     Notes
     -----
-    Fits are ridge regressions on Nyström features of at most 9000 rows with 1024 landmarks, so that the time does not
-    grow with the rows: about 1 to 10 s on two cores. A fifth of these rows is held out, for few rows three times.
-    Targets that are text, bools, or whole numbers with at most 20 different values are classes, and the functions are
-    fitted to their indicators.
+    Fits are ridge regressions on Nyström features of at most 8000 rows with 1024 landmarks, so the time does not grow
+    with the number of rows: about 1 to 10 s on two cores. A fifth of these rows is held out; below 2000 rows, errors
+    are averaged over several splits. Targets that are text, bools, or whole numbers with at most 20 different values
+    are classes, and the functions are fitted to their indicators.
 
     References
     ----------
@@ -199,18 +199,18 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         return self
 
     def _sample(self, X: Any, y: Any, weight: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Some rows as a dense array, their targets as a matrix, their weights."""
+        """Return a sample of the rows as a dense array, their targets as a matrix, and their weights."""
         name = type(self).__name__
         weight = check_weight(weight, int(X.shape[0]), name)
         if not weight.any():
             raise ValueError(f"sample_weight of {name} must not be zero for all rows.")
         Y = encode_targets(y, name)
-        most = self.max_samples
+        limit = self.max_samples
         if _array.is_sparse(X):
-            most = min(most, max(_MOST_NUMBERS // X.shape[1], FEWEST_ROWS))
+            limit = min(limit, max(_MAX_NUMBERS // X.shape[1], MIN_ROWS))
         chosen = np.flatnonzero(weight)
-        if len(chosen) > most:
-            chosen = np.sort(generator(self._seed, "rows").permutation(chosen)[:most])
+        if len(chosen) > limit:
+            chosen = np.sort(generator(self._seed, "rows").permutation(chosen)[:limit])
         rows = take_rows(X, chosen) if len(chosen) < X.shape[0] else X
         if _array.is_sparse(rows):
             rows = rows.toarray()
@@ -224,20 +224,20 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         with np.errstate(over="ignore"):
             deviation = np.sqrt(np.average((X - mean) ** 2, axis=0, weights=weight))
         if not np.isfinite(deviation).all():
-            rule = "small enough for squares of its columns to be finite"
+            rule = "small enough that the squares of its columns are finite"
             raise ValueError(message(type(self).__name__, "X", rule, X, "Scale its columns."))
         scale = np.where(deviation > 1e-12 * np.abs(mean), deviation, 0.0)
         unit = 1 / np.where(scale > 0, scale, 1.0)
         targets, spread, indicators = _standardized(Y, weight)
         rows = ((X - mean) * unit).astype(np.float32)
         encoder = None if sparse or (kernel and not kernel.is_distance) else _encoder(X)
-        if n >= FEWEST_ROWS and spread > 0 and scale.any():
+        if n >= MIN_ROWS and spread > 0 and scale.any():
             resolution = _RESOLUTION * spread if indicators else 0.0
             ramps = None if encoder is None else (ADDITIVE_SCALE * encoder.transform(X)).astype(np.float32)
             learned = self._compare(rows, targets, weight / weight.mean(), kernel, resolution, ramps)
             self.results_ = [_record(trial, spread) for trial in learned.trials]
             found = [self._found(each, spread, encoder) for each in learned.finalists]
-        else:  # nothing to learn from: all columns alike, at a length scale of about the median distance
+        else:  # nothing to learn from: equal weights, and a length scale of about the median distance
             kernel = kernel or MATERN
             M = np.full(d, (2.0 * max(int(np.count_nonzero(scale)), 1)) ** -0.5)
             nothing = {"alpha_": 1.0, "error_": 1.0, "gain_": 1.0, "additive_": None}
@@ -250,7 +250,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
 
     @staticmethod
     def _found(finalist: Finalist, spread: float, encoder: PiecewiseLinearEncoder | None) -> dict[str, Any]:
-        """Attributes of a fit, for standardized columns."""
+        """Return the attributes of a fit, for standardized columns."""
         trial = finalist.trial
         return {
             "alpha_": trial.alpha,
@@ -262,7 +262,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
 
     @staticmethod
     def _in_units(found: dict[str, Any], unit: np.ndarray, varies: np.ndarray) -> dict[str, Any]:
-        """These attributes for columns in their own units."""
+        """Convert these attributes to columns in their own units."""
         M, slopes = found["metric_"], np.sqrt(np.maximum(np.diagonal(found.pop("outer_products")), 0.0)) * varies
         total = float((slopes**2).sum())
         return found | {
@@ -272,12 +272,12 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         }
 
     def alternatives(self) -> dict[str, LearnedMetric]:
-        """The best metric of each kernel and kind of metric that were compared at the end of `fit`.
+        """Return the best metric of each kernel and kind of metric that `fit` compared at the end.
 
         Returns
         -------
         dict from names such as "matern diagonal" to fitted LearnedMetrics
-            The best one, which is this one, comes first. Alone, after a pickle or a file.
+            The best metric, which is this one, comes first. After loading from a pickle or a file it is the only one.
         """
         check_is_fitted(self)
         found = {}
@@ -313,11 +313,11 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
             try:
                 return learner.learn()
             except UnsupportedError as error:
-                rule = "'auto', or the name of a kernel whose gradient is known, such as 'matern'"
+                rule = "'auto' or the name of a kernel with known gradients, such as 'matern'"
                 raise ValueError(message(type(self).__name__, "kernel", rule, self.kernel)) from error
 
     def transform(self, X: Any) -> Any:
-        """Scale and turn rows.
+        """Return M (x − c) for each row x.
 
         Parameters
         ----------
@@ -326,8 +326,8 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         Returns
         -------
         array of shape (n_samples, n_features)
-            Of the library, device and precision of X. Sparse rows stay sparse with a diagonal metric. Tensors that
-            require gradients keep them.
+            An array of the same library, device and precision as X. With a diagonal metric, sparse rows stay sparse.
+            Gradients flow through tensors that require them.
         """
         check_is_fitted(self)
         if _array.is_dask(X):
@@ -344,7 +344,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         return (rows - center) @ M if self.metric_.ndim == 2 else (rows - center) * M
 
     def expression(self, X: Array) -> Array:
-        """Scaled and turned rows as one expression of array operations, without checks.
+        """Return M (x − c) as one expression of array operations, without checks.
 
         Parameters
         ----------
@@ -355,7 +355,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         return (X - center) @ M if self.metric_.ndim == 2 else (X - center) * M
 
     def _check_parameters(self) -> Kernel | None:
-        """Check them; return the kernel that they name, None for "auto"."""
+        """Check the parameters; return the kernel that they name, None for "auto"."""
         name = type(self).__name__
         check_choice(self.metric, "metric", name, _METRICS)
         check_int(self.max_rounds, "max_rounds", name, minimum=0)
@@ -378,18 +378,18 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         if "lengthscale" in params:
             rule = "without 'lengthscale', which is learned"
             raise ValueError(message(name, "kernel_params", rule, self.kernel_params))
-        KernelSpec.of(self.kernel, **params)  # raises if they do not fit
+        KernelSpec.of(self.kernel, **params)  # raises if the parameters are invalid
         return Kernel(self.kernel, tuple(params.items()))
 
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
         self._check_parameters()
         if self.metric_.shape not in ((self.n_features_in_,), (self.n_features_in_,) * 2):
-            raise ValueError(f"the metric must be of {self.n_features_in_} columns")
+            raise ValueError(f"the metric must have {self.n_features_in_} columns")
         if not isinstance(self.kernel_params_, dict) or self.kernel_ not in KernelSpec.names():
             raise ValueError("the kernel of the metric must have a name and a dict of parameters")
         KernelSpec.of(self.kernel_, **self.kernel_params_)
         if self._n_features_out != self.n_features_in_:
-            raise ValueError("there must be as many features as columns")
+            raise ValueError("the number of features must equal the number of columns")
         if self.additive_ is not None and (
             not isinstance(self.additive_, PiecewiseLinearEncoder)
             or self.additive_.n_features_in_ != self.n_features_in_
@@ -404,7 +404,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
 
 
 def encode_targets(y: Any, owner: str) -> np.ndarray:
-    """Targets as columns: real ones as they are, classes as indicators."""
+    """Return targets as columns of numbers: real targets unchanged, classes as indicators."""
     values = np.asarray(_array.to_numpy(y)) if not hasattr(y, "iloc") else y.to_numpy()
     if values.ndim == 1 or (values.ndim == 2 and values.shape[1] == 1):
         kind = values.dtype.kind
@@ -423,16 +423,22 @@ def _of_kernel(kernel: Kernel, metric: np.ndarray, outer_products: np.ndarray) -
 
 
 def _encoder(X: np.ndarray) -> PiecewiseLinearEncoder | None:
-    """Ramps of the columns, with as many knots as keep them few; None if there are too many columns or no values."""
-    distinct = np.array([len(np.unique(column)) for column in X.T]) if X.shape[1] <= MOST_COLUMNS else np.array([])
-    for n_knots in range(_MOST_KNOTS, 1, -1):
-        if 0 < (np.minimum(distinct, n_knots) - 1).sum() <= _MOST_RAMPS:
+    """Fit an encoder with the most knots per column that keep the number of ramps below its limit, or return None.
+
+    None means that there are too many columns, or that no column varies.
+    """
+    distinct = np.array([len(np.unique(column)) for column in X.T]) if X.shape[1] <= MAX_COLUMNS else np.array([])
+    for n_knots in range(_MAX_KNOTS, 1, -1):
+        if 0 < (np.minimum(distinct, n_knots) - 1).sum() <= _MAX_RAMPS:
             return PiecewiseLinearEncoder(n_knots=n_knots).fit(X)
     return None
 
 
 def _standardized(Y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float, bool]:
-    """Columns of mean 0 and variance 1, indicators as they are; the sum of their variances; if they are indicators."""
+    """Standardize the columns; class indicators are only centred.
+
+    Returns the columns, the sum of their variances, and whether they are indicators.
+    """
     Y = Y - np.average(Y, axis=0, weights=weight)
     variances = np.average(Y**2, axis=0, weights=weight)
     largest = np.abs(Y).max(axis=0)
@@ -445,7 +451,7 @@ def _standardized(Y: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, float,
 
 
 def _are_shares(Y: np.ndarray) -> bool:
-    """Whether the columns of each row add up to the same, as indicators of classes do."""
+    """Whether the columns of every row have the same sum, as class indicators do."""
     sums = Y.sum(axis=1)
     return bool(np.ptp(sums) <= 1e-9)
 

@@ -37,11 +37,11 @@ from ntkit.models._targets import check_labels
 
 _SOLVERS = ("auto", "eigen", "cholesky")
 NEGLIGIBLE = 1e-2
-"""Error of a prediction that does not matter, as a share of the standard deviation of the noise."""
+"""Allowed error of a prediction, as a share of the standard deviation of the noise."""
 
 
 class FeatureModel(OfFeatures):
-    """Rows become statistics, statistics become weights; see :class:`FeatureRidge`."""
+    """Base class of the ridge models on features; see :class:`FeatureRidge`."""
 
     _statistics: Any  # Statistics, or None in a model that was loaded without them
     _posterior: tuple[FromSums | FromRows, Posterior] | None
@@ -95,19 +95,18 @@ class FeatureModel(OfFeatures):
         ----------
         X : array, data frame, sparse matrix, torch tensor, memory map, Dask collection, iterable or path
             Rows of shape (n_samples, n_features), or images of shape (n_samples, height, width, channels) for features
-            that take them. An iterable must yield (X, y) or (X, y, sample_weight) blocks; one that can be iterated over
-            again (not a generator) also serves steps that need a pass of their own, such as ``StandardScaler``. A path,
-            or a list of paths, or a folder, names CSV or Parquet files; their columns are found by name. Data frames
-            must have the columns of the first in its order.
+            that take them. An iterable must yield (X, y) or (X, y, sample_weight) blocks. If it can be iterated over
+            again (not a generator), steps that need their own pass, such as ``StandardScaler``, use all blocks. A path,
+            a list of paths or a folder names CSV or Parquet files; their columns are found by name. All data frames
+            must have the columns of the first one, in the same order.
         y : array of shape (n_samples,) or (n_samples, n_targets)
-            Targets. For an iterable None; for a path the name of the target column, or a list of names.
+            Targets. For an iterable: None. For a path: the name of the target column, or a list of names.
         sample_weight : array of shape (n_samples,), optional
         checkpoint : path, optional
-            File to which the statistics are written as the fit goes on. If it is there already, the fit goes on
-            from it, to the same result; it is removed when the fit is complete. The rows must come in the same
-            order as before.
+            File to which the statistics are written during the fit. If it exists, the fit continues from it and gives
+            the same result; the rows must come in the same order as before. It is removed when the fit is complete.
         checkpoint_every : float, default=60
-            Seconds between two writings.
+            Seconds between two writes.
 
         Returns
         -------
@@ -128,9 +127,9 @@ class FeatureModel(OfFeatures):
         return self
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Add rows to those seen so far. The features are fitted on the first call, on its rows.
+        """Add rows to the rows seen so far. The first call fits the features on its rows.
 
-        The model is solved for when it is next asked for something, so that many small calls are cheap.
+        The weights are only computed when they are needed next, so that many small calls are cheap.
 
         Parameters
         ----------
@@ -153,10 +152,10 @@ class FeatureModel(OfFeatures):
                 self._begin(source)
             elif self._statistics is None:
                 raise ValueError(
-                    f"This {owner} was loaded without its statistics, so that no rows can be added. Save it with "
+                    f"This {owner} was loaded without its statistics, so no rows can be added. Save it with "
                     "ntkit.save(model, path, statistics=True)."
                 )
-            # An error or an interrupt leaves the sums of before.
+            # A fork, so that an error or an interrupt leaves the sums unchanged.
             self._statistics, self._targets = self._statistics.fork(), copy(self._targets)
             for block in source.blocks(self._block_rows(source)):
                 self._add(block)
@@ -165,7 +164,7 @@ class FeatureModel(OfFeatures):
         return self
 
     def _begin(self, source: Source) -> None:
-        """Fit the features; make empty statistics."""
+        """Fit the features and create empty statistics."""
         owner = type(self).__name__
         self._seed = seed_sequence(self.random_state, owner=owner)
         self._targets = self._codec()
@@ -203,7 +202,7 @@ class FeatureModel(OfFeatures):
         return block_rows(self._statistics.n_components, self._itemsize, getattr(source, "X", None))
 
     def _add(self, block: Block, start: int = 0) -> None:
-        """Add a block of rows to the statistics; `start` rows stand before these."""
+        """Add a block of rows to the statistics; `start` further rows precede them."""
         owner, statistics = type(self).__name__, self._statistics
         with block.located("y"):
             Y = self._targets.encode(block.y, owner)
@@ -213,7 +212,7 @@ class FeatureModel(OfFeatures):
             Z = self._transform(block.X)
         if Z.shape[0] != Y.shape[0]:
             raise ValueError(
-                f"X and y of {owner} must have equal numbers of rows. Got blocks of {Z.shape[0]} and {Y.shape[0]}."
+                f"X and y of {owner} must have equal numbers of rows. Got {Z.shape[0]} and {Y.shape[0]} in a block."
             )
         if _shares_memory(Z, block.X):
             Z = _array.namespace(Z).asarray(Z, copy=True)
@@ -224,7 +223,7 @@ class FeatureModel(OfFeatures):
         statistics.add(Z, to_library(Y, Z), to_library(weight, Z), keys)
 
     def _transform(self, X: Any) -> Array:
-        """Features as a dense array; torch tensors in host memory as NumPy arrays."""
+        """Return the features as a dense array; torch tensors in host memory become NumPy arrays."""
         check_columns(self, X)
         return dense_features(self.features_, X, type(self).__name__)
 
@@ -232,7 +231,7 @@ class FeatureModel(OfFeatures):
         from ntkit.distributed import reduce_statistics
 
         if checkpoint is not None:
-            rule, remedy = "None for Dask collections", "Dask computes lost blocks again by itself."
+            rule, remedy = "None for Dask collections", "Omit it: Dask recomputes lost blocks itself."
             raise ValueError(message(f"{type(self).__name__}.fit", "checkpoint", rule, checkpoint, remedy))
         reduce_statistics(self, X, y, sample_weight)
         self.n_samples_seen_ = self._statistics.count
@@ -245,7 +244,7 @@ class FeatureModel(OfFeatures):
         check_choice(self.solver, "solver", type(self).__name__, _SOLVERS)
 
     def _solve(self) -> None:
-        """Solve for the weights, if rows have come since that was last done."""
+        """Solve for the weights, if rows were added since the last solution."""
         check_is_fitted(self)
         if self._solution is not None:
             return
@@ -266,7 +265,7 @@ class FeatureModel(OfFeatures):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """Share of each column in the changes of the function learned; see :class:`LearnedMetric`."""
+        """Share of each column in the gradients of the learned function; see :class:`LearnedMetric`."""
         found = importances(self)
         if found is None:
             raise AttributeError(
@@ -275,7 +274,7 @@ class FeatureModel(OfFeatures):
         return found
 
     def degrees_of_freedom(self, alphas: Any) -> np.ndarray:
-        """Effective degrees of freedom of penalties: tr G(G + αI)⁻¹, G the Gram matrix of the (centred) features.
+        """Compute effective degrees of freedom: tr G(G + αI)⁻¹, where G is the Gram matrix of the (centred) features.
 
         Parameters
         ----------
@@ -283,7 +282,7 @@ class FeatureModel(OfFeatures):
 
         Returns
         -------
-        ndarray of the shape of `alphas`
+        ndarray with the shape of `alphas`
 
         Examples
         --------
@@ -297,8 +296,8 @@ class FeatureModel(OfFeatures):
         self._solve()
         if self._statistics is None:
             raise ValueError(
-                f"degrees_of_freedom needs the statistics of the fit, which this {type(self).__name__} was saved "
-                "without. Save it with ntkit.save(model, path, statistics=True)."
+                f"degrees_of_freedom needs the statistics of the fit, but this {type(self).__name__} was saved "
+                "without them. Save it with ntkit.save(model, path, statistics=True)."
             )
         matrix = self._problem(self._statistics, self._centred, Selection("loo", 0)).gram_matrix()
         values = np.maximum(_array.to_numpy(_array.namespace(matrix).linalg.eigvalsh(symmetric(matrix))), 0.0)
@@ -325,7 +324,7 @@ class FeatureModel(OfFeatures):
 
     @property
     def _noise_deviation(self) -> float:
-        """Least standard deviation of the noise of a target; 0 if it is not known."""
+        """Smallest standard deviation of the noise over the targets; 0 if unknown."""
         noise = self._solution.noise
         return 0.0 if noise is None else float(_array.to_numpy(noise).min()) ** 0.5
 
@@ -335,7 +334,7 @@ class FeatureModel(OfFeatures):
         return scores + _array.constant(_array.to_numpy(self._solution.intercept), scores)
 
     def _weighted_scores(self, X: Any) -> Array | None:
-        """Scores without the features, if these have such a way."""
+        """Compute scores without the features, if the last step has a method for this; else return None."""
         owner, coef, spread = type(self).__name__, self._solution.coef, self._noise_deviation
         X = as_rows(X, "X", owner)
         step = self.batch_size or max(n_rows_of(X), 1)
@@ -355,13 +354,13 @@ class FeatureModel(OfFeatures):
 
     def _check_state(self, limit: int) -> None:
         super()._check_state(limit)
-        self._statistics = vars(self).get("_statistics")  # files have them on request
+        self._statistics = vars(self).get("_statistics")  # files contain statistics only on request
         sizes = self._solution.coef.shape
         if self._statistics is not None and sizes != (self._statistics.n_components, self._statistics.n_targets):
-            raise ValueError(f"the statistics must be of {sizes[0]} features and {sizes[1]} targets")
+            raise ValueError(f"the statistics must have {sizes[0]} features and {sizes[1]} targets")
 
     def _for_workers(self) -> Self:
-        """A copy that predicts, without the statistics: these are much larger than the weights."""
+        """Return a copy that predicts, without the statistics, which are much larger than the weights."""
         self._solve()
         light = copy(self)
         light._statistics = None
@@ -371,35 +370,36 @@ class FeatureModel(OfFeatures):
 class FeatureRidge(FeatureModel, RidgeRegressor):
     """Ridge regression on features, in one pass over the rows and constant memory.
 
-    Minimizes Σ w (y − βᵀZ(x) − b)² + α‖β‖². Only the sums Σ w z zᵀ, Σ w z yᵀ, Σ w y² are kept (or the features
-    themselves while they have fewer rows than columns); α is the one of `alphas` with the smallest error on rows left
-    out, which follows from the same sums and a sample of rows. See ``docs/design/learning.md``.
+    Minimizes Σ w (y − βᵀZ(x) − b)² + α‖β‖². The model keeps only the sums Σ w z zᵀ, Σ w z yᵀ, Σ w y² (or the features
+    themselves while there are fewer rows than features). α is chosen among `alphas` by the error on held-out rows,
+    which follows from the same sums and a sample of rows. See ``docs/design/learning.md``.
 
     Parameters
     ----------
     features : transformer
-        Any scikit-learn transformer: a map of ntkit, or a Pipeline such as
-        ``make_pipeline(ArcsinhScaler(), AdaptiveFeatures())``, which is the default (None) for dense rows of up to 1024
-        columns; others get ``NTKFeatures(bias="auto")`` with 2048 components in place of the second. It is cloned and
-        fitted; to use one already fitted wrap it in ``sklearn.frozen.FrozenEstimator``.
+        Any scikit-learn transformer: a map of ntkit, or a Pipeline whose last step is a map. None: for dense rows of up
+        to 1024 columns ``make_pipeline(ArcsinhScaler(), AdaptiveFeatures())``; otherwise ``NTKFeatures(bias="auto")``
+        with 2048 components in place of ``AdaptiveFeatures``. The transformer is cloned and fitted; to use a fitted
+        transformer, wrap it in ``sklearn.frozen.FrozenEstimator``.
     alphas : float, array of float or None
-        Strengths of the penalty to choose from. None: 10⁻⁷, 10^-6.5, …, 10² times the mean squared norm of the
-        (centred) features, and smaller ones while the error falls. If the best of three or more given ones is the first
-        or the last, and the error still falls towards it, a warning says so.
+        Candidate strengths of the penalty. None: 10⁻⁷, 10^-6.5, …, 10² times the mean squared norm of the (centred)
+        features, and smaller values while the error falls. If three or more are given, the best is the first or the
+        last, and the error still falls towards it, a warning is issued.
     n_components : int or None
-        Number of features, set on the (last step of the) features; None: their own number. An error if they have none.
+        Number of features, set on the last step of `features`; None keeps its own number. It is an error if the last
+        step has no `n_components`.
     fit_intercept : bool
-        Whether b is fitted, without penalty, or 0.
+        Whether b is fitted, without penalty. If not, b = 0.
     selection : {"loo", "holdout"}
-        Error of each α: on each row of a sample predicted without that row, or on the sample (at most a fifth of all
-        rows) predicted without all of it.
+        How the error of each α is estimated. "loo": each row of a sample is predicted without that row (leave-one-out).
+        "holdout": the sample, at most a fifth of all rows, is predicted without the whole sample.
     n_selection : int
-        Size of the sample: drawn at random from all rows, without replacement.
+        Size of the sample, drawn from all rows without replacement.
     solver : {"auto", "eigen", "cholesky"}
-        "eigen": one eigendecomposition gives the error for every α. "cholesky": a factorization for each α on the way
-        from the middle of `alphas` downhill. "auto" takes the first up to 1024 unknowns, the second, faster, above.
+        "eigen": one eigendecomposition gives the error for every α. "cholesky": one factorization for each α tried,
+        descending from the middle of `alphas`. "auto": "eigen" up to 1024 unknowns, then "cholesky", which is faster.
     batch_size : int or None
-        Rows mapped at a time; None: 256 MiB of features.
+        Rows per batch; None: 256 MiB of features.
     progress : bool
         Whether `fit` shows a progress bar.
     random_state : None, int, RandomState or Generator
@@ -410,16 +410,16 @@ class FeatureRidge(FeatureModel, RidgeRegressor):
     coef_ : ndarray of shape (n_components,) or (n_targets, n_components)
     intercept_ : float or ndarray of shape (n_targets,)
     alpha_ : float
-        The α chosen.
+        The chosen α.
     alphas_ : ndarray
-        The α to choose from.
+        The candidate values of α.
     errors_ : ndarray
-        Mean squared error on rows left out, summed over targets, for each of `alphas_`; NaN for those not tried or
-        lost in rounding.
+        Mean squared error on held-out rows, summed over targets, for each of `alphas_`; NaN if it was not tried or
+        rounding errors prevented a solution.
     noise_variance_ : float or ndarray of shape (n_targets,)
-        Variance of the targets about the model, at its largest evidence.
+        Variance of the noise that maximizes the evidence.
     feature_importances_ : ndarray of shape (n_features,)
-        Share of each column in the changes of the function learned, if the features have learned a metric.
+        Share of each column in the gradients of the learned function, if the features have learned a metric.
     features_ : transformer
         The fitted features.
     n_samples_seen_ : int
@@ -429,9 +429,9 @@ class FeatureRidge(FeatureModel, RidgeRegressor):
 
     Notes
     -----
-    O(n m²) time for n rows and m features, plus m³/3 per α; 20 m² bytes of memory and some blocks.
-    ``partial_fit`` takes as much again while it adds 1024 rows or more, so that an error leaves the model as it was.
-    Rows in float32, and so features in float32, take half the time; the sums are in float64 in either case.
+    For n rows and m features: time O(n m²) plus m³/3 per α; memory 20 m² bytes and a few blocks of features.
+    ``partial_fit`` needs the same memory again while it adds 1024 rows or more, so that an error leaves the model
+    unchanged. Rows in float32 give features in float32 and take half the time; the sums are always in float64.
 
     Examples
     --------
@@ -449,20 +449,20 @@ class FeatureRidge(FeatureModel, RidgeRegressor):
     """
 
     def _spread(self, X: Any) -> Array:
-        """1/W + z̃ᵀ(G + α)⁻¹z̃ of each row."""
+        """Return 1/W + z̃ᵀ(G + α)⁻¹z̃ for each row."""
         problem, posterior = self._factorize()
         parts = [problem.spread(posterior, Z) for Z in self._blocks(X, 8)]
         return _array.namespace(*parts).concat(parts, axis=0)
 
     def _factorize(self) -> tuple[FromSums | FromRows, Posterior]:
-        """What standard deviations are computed from, computed once."""
+        """Return the problem and its factorization for standard deviations; they are computed once."""
         if getattr(self, "_posterior", None) is None:
             if self._statistics is None:
                 raise ValueError(
-                    "return_std needs the statistics of the fit, which this model was saved without. Save it with "
+                    "return_std needs the statistics of the fit, but this model was saved without them. Save it with "
                     "ntkit.save(model, path, statistics=True)."
                 )
-            # With the intercept of the fit: a parameter that was set later waits for the next one.
+            # `_centred`, not `fit_intercept`, which may have been changed since the fit.
             problem = self._problem(self._statistics, self._centred, Selection("loo", 0))
             self._posterior = problem, problem.posterior(self._solution.alpha)
         assert self._posterior is not None
@@ -472,8 +472,8 @@ class FeatureRidge(FeatureModel, RidgeRegressor):
 class FeatureRidgeClassifier(FeatureModel, RidgeClassifier):
     """Classification by ridge regression on features, in one pass over the rows and constant memory.
 
-    The targets are 1 for the class of a row and 0 for the others, minus 1/n_classes, as in Section 5.1 of [1]_; the
-    class with the largest calibrated probability wins. See :class:`FeatureRidge` for everything else.
+    The targets are 1 for the class of a row and 0 for the others, minus 1/n_classes, as in Section 5.1 of [1]_.
+    `predict` returns the class with the largest calibrated probability. See :class:`FeatureRidge` for everything else.
 
     Parameters
     ----------
@@ -489,11 +489,11 @@ class FeatureRidgeClassifier(FeatureModel, RidgeClassifier):
     alpha_, alphas_, features_, n_samples_seen_, n_features_in_, feature_names_in_
         As for :class:`FeatureRidge`.
     errors_ : ndarray
-        Log loss of the probabilities on rows left out, for each of `alphas_`; NaN for those not tried or lost in
-        rounding. It is smoother than the share of rows misclassified.
+        Log loss of the probabilities on held-out rows, for each of `alphas_`; NaN if it was not tried or rounding
+        errors prevented a solution. It is smoother than the misclassification rate.
     temperature_ : float
-        What predictions are divided by on the way to probabilities, fitted on the rows left out. Corrections that are
-        linear in the predictions are added; see ``docs/design/learning.md``.
+        Temperature of the calibration, fitted on the held-out rows: scores are divided by it. Corrections that are
+        linear in the scores are added; see ``docs/design/learning.md``.
 
     References
     ----------
@@ -512,7 +512,7 @@ class FeatureRidgeClassifier(FeatureModel, RidgeClassifier):
     """
 
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, *, classes: Any = None) -> Self:
-        """Add rows to those seen so far; see :meth:`FeatureRidge.partial_fit`.
+        """Add rows to the rows seen so far; see :meth:`FeatureRidge.partial_fit`.
 
         Parameters
         ----------
@@ -520,7 +520,7 @@ class FeatureRidgeClassifier(FeatureModel, RidgeClassifier):
         y : array of shape (n_samples,)
         sample_weight : array of shape (n_samples,), optional
         classes : array, optional
-            Classes that may come, for other tools' sake: here new classes may come at any time.
+            Classes that may occur, for compatibility with other tools. Here new classes may occur at any time.
 
         Returns
         -------
@@ -536,7 +536,7 @@ class FeatureRidgeClassifier(FeatureModel, RidgeClassifier):
 
 
 def _shares_memory(Z: Any, X: Any) -> bool:
-    """Whether features are the rows themselves: they are going to be overwritten."""
+    """Whether features may share memory with the rows; they must then be copied, since features are overwritten."""
     if _array.is_numpy(Z) and not Z.flags.writeable:
         return True
     if _array.is_torch(Z):

@@ -1,4 +1,4 @@
-"""Tables as they are: an encoder of columns and a learner in one estimator."""
+"""Models of raw tables: an encoder of columns and a learner in one estimator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEARNERS = ("search", "ridge")
 
 
 class TableModel(AllOrNothing, Declared, BaseEstimator):
-    """What regression and classification of tables share."""
+    """Base class of regression and classification of tables."""
 
     _search: ClassVar[type[FeatureRidgeSearch] | type[FeatureRidgeSearchClassifier]]
     _ridge: ClassVar[type[FeatureRidge] | type[FeatureRidgeClassifier]]
@@ -52,14 +52,14 @@ class TableModel(AllOrNothing, Declared, BaseEstimator):
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Learn what the columns hold, then the learner.
+        """Fit the encoder of the columns, then the learner.
 
         Parameters
         ----------
         X : data frame of pandas or polars, array of shape (n_samples, n_features), or path of a table
         y : array of shape (n_samples,), or name of the column of the data frame or file with the targets
         sample_weight : array of shape (n_samples,), optional
-            Weights of the rows for the learner; the encoder does not look at them.
+            Weights of the rows for the learner; the encoder ignores them.
 
         Returns
         -------
@@ -93,7 +93,7 @@ class TableModel(AllOrNothing, Declared, BaseEstimator):
         return self._search(time_budget=self.time_budget, **shared)
 
     def _rows_and_targets(self, X: Any, y: Any) -> tuple[Any, Any]:
-        """Rows in memory and their targets; `y` may be the name of a column."""
+        """Return rows in memory and their targets; `y` may be the name of a column."""
         owner = type(self).__name__
         if y is None:
             raise ValueError(f"{owner} requires y to be passed, but the target y is None.")
@@ -108,7 +108,7 @@ class TableModel(AllOrNothing, Declared, BaseEstimator):
             columns = list(getattr(X, "columns", ()))
             if y not in columns:
                 shown = ", ".join(map(str, columns[:40])) or "no names"
-                raise ValueError(f"X of {owner} has no column {y!r} for the targets. It has: {shown}.")
+                raise ValueError(f"X of {owner} has no column {y!r} for the targets. Its columns are: {shown}.")
             y, X = X[y], X[[name for name in columns if name != y]]
         return X, y
 
@@ -126,8 +126,8 @@ class TableModel(AllOrNothing, Declared, BaseEstimator):
         elif not (hasattr(self.learner, "fit") and hasattr(self.learner, "predict")) or isinstance(self.learner, type):
             raise TypeError(message(name, "learner", "'search', 'ridge' or an estimator", self.learner))
         elif self.n_components is not None and not hasattr(self.learner, "n_components"):
-            rule = f"None, as {type(self.learner).__name__} has no n_components"
-            raise ValueError(message(name, "n_components", rule, self.n_components, "Leave it out."))
+            rule = f"None, because {type(self.learner).__name__} has no n_components"
+            raise ValueError(message(name, "n_components", rule, self.n_components, "Omit it."))
         encoder = self.encoder.estimator if isinstance(self.encoder, FrozenEstimator) else self.encoder
         if encoder is not None and not isinstance(encoder, TableEncoder):
             raise TypeError(message(name, "encoder", "None, a TableEncoder, or a FrozenEstimator of one", self.encoder))
@@ -139,7 +139,7 @@ class TableModel(AllOrNothing, Declared, BaseEstimator):
 
     @property
     def feature_importances_(self) -> np.ndarray:
-        """Share of each column of the table in the changes of the function learned."""
+        """Share of each column of the table in the gradients of the learned function."""
         model = self._fitted("model_", "feature_importances_")
         found = importances(getattr(model, "best_estimator_", model))
         if found is None:
@@ -153,12 +153,12 @@ class TableModel(AllOrNothing, Declared, BaseEstimator):
 
     def _fitted(self, part: str, name: str) -> Any:
         if part not in vars(self):
-            raise AttributeError(f"This {type(self).__name__} has not been fitted: it has no attribute {name!r}.")
+            raise AttributeError(f"This {type(self).__name__} has no {name} yet. Call fit first.")
         return vars(self)[part]
 
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
         if not isinstance(self.encoder_, TableEncoder) or self.encoder_.n_features_in_ != self.n_features_in_:
-            raise ValueError(f"there must be a TableEncoder of {self.n_features_in_} columns")
+            raise ValueError(f"there must be a TableEncoder for {self.n_features_in_} columns")
 
     def __sklearn_is_fitted__(self) -> bool:
         return "model_" in vars(self)
@@ -170,23 +170,23 @@ class TableModel(AllOrNothing, Declared, BaseEstimator):
 
 
 class TableRegressor(MultiOutputMixin, RegressorMixin, TableModel):
-    """Regression of tables as they are: text, categories, dates, booleans, missing values, numbers with decimal commas.
+    """Regression on raw tables: text, categories, dates, booleans, missing values, numbers with decimal commas.
 
-    The columns become numbers by :class:`~ntkit.tables.TableEncoder`, and the learner does the rest.
+    A :class:`~ntkit.tables.TableEncoder` converts the columns to numbers for the learner.
 
     Parameters
     ----------
     learner : {"search", "ridge"} or estimator
         "search": :class:`FeatureRidgeSearch`, which compares kernels within the time budget. "ridge":
-        :class:`FeatureRidge` with its default features, for an answer in seconds. Or any regressor of numbers.
+        :class:`FeatureRidge` with its default features, for an answer in seconds. Or any regressor for numerical rows.
     encoder : TableEncoder, FrozenEstimator or None
-        How columns become numbers; None: ``TableEncoder()``. One that is fitted already, in scikit-learn's
-        ``FrozenEstimator``, is used as it is.
+        Converts columns to numbers; None: ``TableEncoder()``. A fitted encoder in scikit-learn's ``FrozenEstimator`` is
+        used without refitting.
     time_budget : float or None
         Seconds for the search; None: no limit.
     n_components : int or None
-        Number of features: the most of "search", the number of "ridge", the parameter of another learner; None: their
-        own number.
+        Number of features: the maximum for "search", the exact number for "ridge", the parameter `n_components` of
+        another learner. None: the default of the learner.
     progress : bool
         Whether "search" and "ridge" show progress bars.
     random_state : None, int, RandomState or Generator
@@ -196,18 +196,18 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, TableModel):
     ----------
     encoder_ : TableEncoder
     model_ : estimator
-        The fitted learner, of the encoded columns.
+        The fitted learner; it takes the encoded columns.
     feature_importances_ : ndarray of shape (n_features,)
-        For each column of the table its share in the changes of the prediction, if the learner has learned a metric.
+        Share of each column of the table in the gradients of the prediction, if the learner has learned a metric.
     n_features_in_ : int
     feature_names_in_ : ndarray of str
         If `fit` sees a data frame with names.
 
     Notes
     -----
-    Columns are found by name in `predict`. Identifiers and values that `fit` has not seen are warned of; see
-    :class:`~ntkit.tables.TableEncoder`. Memory is that of the encoded columns in float32; tables larger than memory
-    are for ``FeatureRidge(make_pipeline(TableEncoder(), …))``, which reads files block by block.
+    `predict` finds columns by name. Warnings report identifiers, and values that `fit` has not seen; see
+    :class:`~ntkit.tables.TableEncoder`. The encoded columns, in float32, must fit in memory. For larger tables use
+    ``FeatureRidge(make_pipeline(TableEncoder(), …))``, which reads files block by block.
 
     Examples
     --------
@@ -243,13 +243,13 @@ class TableRegressor(MultiOutputMixin, RegressorMixin, TableModel):
 
 
 class TableClassifier(ClassifierMixin, TableModel):
-    """Classification of tables as they are; see :class:`TableRegressor`.
+    """Classification on raw tables; see :class:`TableRegressor`.
 
     Parameters
     ----------
     learner : {"search", "ridge"} or estimator
-        "search": :class:`FeatureRidgeSearchClassifier`. "ridge": :class:`FeatureRidgeClassifier`. Or any classifier of
-        rows of numbers.
+        "search": :class:`FeatureRidgeSearchClassifier`. "ridge": :class:`FeatureRidgeClassifier`. Or any classifier for
+        numerical rows.
     encoder, time_budget, n_components, progress, random_state
         As for :class:`TableRegressor`.
 
@@ -298,7 +298,7 @@ class TableClassifier(ClassifierMixin, TableModel):
         return self.model_.predict(Z)
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes.
+        """Return probabilities of the classes.
 
         Parameters
         ----------
@@ -312,7 +312,7 @@ class TableClassifier(ClassifierMixin, TableModel):
         return self.model_.predict_proba(Z)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithms of :meth:`predict_proba`.
+        """Return the logarithms of :meth:`predict_proba`.
 
         Parameters
         ----------
@@ -326,7 +326,7 @@ class TableClassifier(ClassifierMixin, TableModel):
         return self.model_.predict_log_proba(Z)
 
     def decision_function(self, X: Any) -> np.ndarray:
-        """Log-odds of the classes; see :meth:`FeatureRidgeClassifier.decision_function`.
+        """Return log-odds of the classes; see :meth:`FeatureRidgeClassifier.decision_function`.
 
         Parameters
         ----------

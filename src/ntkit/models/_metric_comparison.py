@@ -1,0 +1,221 @@
+"""Comparison of fits with different kernels, metrics and length scales; see :mod:`ntkit.models._metric`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ntkit.kernels.distances import DistanceKernel
+from ntkit.models._metric_fits import LOWEST, Kernel, NystroemFit, Split, Trial, apply, descend_alpha, metric_of
+
+# Rounds. Shares are relative to the error so far.
+PROGRESS = 0.005  # a round that lowers the error by a smaller share does not count as progress
+FAST_PROGRESS = 0.05  # after max_rounds, rounds continue only while each lowers the error by this share
+PATIENCE = 2  # a path ends after this many consecutive rounds without progress
+# Length scales, as multiples of the median distance. With longer ones all kernel values are nearly 1, and float32
+# cannot distinguish them.
+SHORTEST, LONGEST = 1e-3, 12.0
+LENGTH_STEP = 1.8  # ratio of two neighbouring length scales
+LENGTH_MARGIN = 0.002  # a neighbouring length scale must lower the error by this share
+MAX_LENGTHS = 7  # length scales tried in a round
+# Gradients are taken at a smaller α if the error exceeds the share POOR of the variance of the targets: the smallest α
+# whose error is at most TOLERABLE times the best.
+POOR, TOLERABLE = 0.5, 1.1
+GRADIENT_ROWS = 2000  # number of rows over which gradients are averaged, all targets together
+
+
+class Comparison:
+    """Compares fits on the same rows by their errors on the same held-out rows."""
+
+    def __init__(
+        self,
+        X: np.ndarray,
+        Y: np.ndarray,
+        weight: np.ndarray,
+        splits: Sequence[Split],
+        tick: Callable[[str], None] = lambda _: None,
+        resolution: float = 0.0,
+        ramps: np.ndarray | None = None,
+    ):
+        self.X, self.Y, self.weight, self.splits, self.tick = X, Y, weight, splits, tick
+        self.resolution, self.ramps = resolution, ramps
+        self.d = X.shape[1]
+        self.variance = float(sum(np.average((y - np.average(y, weights=weight)) ** 2, weights=weight) for y in Y.T))
+
+    def first(self, kernel: Kernel) -> Trial:
+        """Return the best fit with equal weights for all columns."""
+        return self._best_length(kernel, np.ones(self.d), 1.0, 1e-3, 0)
+
+    def transfer(self, kernel: Kernel, trial: Trial) -> Trial:
+        """Return the best fit with the metric of another trial."""
+        return self._best_length(kernel, trial.metric, 1.0, trial.alpha, trial.round)
+
+    def rounds(self, trial: Trial, *, full: bool, most: int) -> list[Trial]:
+        """Return a first fit and the fits that follow, each with the metric from the gradients of the previous fit.
+
+        There are at most `most` rounds, or up to three times as many while the error falls fast.
+        """
+        trials, lowest, idle, fast = [trial], trial.error, 0, False
+        for number in range(1, 3 * most + 1):
+            metric = metric_of(self.outer_products(trial), full=full) if trial.fits else None
+            if metric is None or (number > most and not fast):
+                break
+            index = trial.round + 1
+            trial = self._best_length(trial.kernel, metric, trial.factor, trial.alpha, index, tune=number % 2 == 1)
+            trials.append(trial)
+            idle = 0 if trial.error < (1 - PROGRESS) * lowest else idle + 1
+            fast = trial.error < (1 - FAST_PROGRESS) * lowest
+            lowest = min(lowest, trial.error)
+            if idle >= PATIENCE or lowest <= self.resolution:
+                break
+        return trials
+
+    def _best_length(
+        self, kernel: Kernel, metric: np.ndarray, factor: float, alpha: float, index: int, *, tune: bool = True
+    ) -> Trial:
+        """Return the best fit with a metric, descending over length scales from `factor`; without `tune`, fit once."""
+        began = time.perf_counter()
+        Z = apply(metric, self.X)
+        median = self._median(kernel, Z)
+        tried: dict[float, Trial] = {}
+
+        def error(factor: float) -> float:
+            if factor not in tried:
+                self.tick(kernel.label)
+                near = alpha if not tried else next(reversed(tried.values())).alpha
+                widely = not index and not tried  # if little is explained, the error may have several minima in α
+                tried[factor] = self._fit(kernel, metric, Z, factor, factor * median, near, index, widely=widely)
+            return tried[factor].error
+
+        error(factor)
+        while tune and kernel.has_length and len(tried) < MAX_LENGTHS:
+            near = [
+                each
+                for each in (round(factor / LENGTH_STEP, 9), round(factor * LENGTH_STEP, 9))
+                if SHORTEST < each < LONGEST
+            ]
+            better = next((each for each in near if error(each) < (1 - LENGTH_MARGIN) * error(factor)), None)
+            if better is None:
+                break
+            factor = better
+        return replace(tried[factor], seconds=time.perf_counter() - began)
+
+    def lengths(self, trial: Trial, factors: Sequence[float]) -> list[Trial]:
+        """Return fits with the kernel and the metric of a trial for some length scales, with and without ramps."""
+        Z = apply(trial.metric, self.X)
+        median = self._median(trial.kernel, Z)
+        found = []
+        for factor in factors if trial.kernel.has_length else (1.0,):
+            self.tick(trial.kernel.label)
+            began = time.perf_counter()
+            spec = trial.kernel.spec(factor * median)
+            fits = [NystroemFit(spec, Z, self.Y, self.weight, split, self.ramps) for split in self.splits]
+            fit = self._solved(replace(trial, factor=factor, length=factor * median), fits)
+            gains = [each.gain(fit.alpha, fit.error) for each, _ in fit.fits]
+            fit = replace(fit, gain=float(np.mean(gains)) if gains else 1.0)
+            found.append(replace(fit, seconds=time.perf_counter() - began))
+            if self.ramps is not None:
+                alpha, error = self._additive(fits, fit.alpha)
+                found.append(replace(found[-1], alpha=alpha, error=error, additive=True))
+        return found
+
+    def _additive(self, fits: list[NystroemFit], alpha: float) -> tuple[float, float]:
+        """Return the best α with ramps, starting from the best α without them, and its error."""
+        index, solved = descend_alpha([fit.solve_additive for fit in fits], alpha)
+        return 10.0 ** (index / 2), solved(index)[0]
+
+    def _fit(
+        self,
+        kernel: Kernel,
+        metric: np.ndarray,
+        Z: np.ndarray,
+        factor: float,
+        length: float,
+        alpha: float,
+        index: int,
+        *,
+        widely: bool = False,
+    ) -> Trial:
+        """Return the fit with the best α, descending from `alpha`, or with `widely` from the best of a coarse grid."""
+        spec = kernel.spec(length)
+        fits = [NystroemFit(spec, Z, self.Y, self.weight, split) for split in self.splits]
+        return self._solved(Trial(kernel, metric, factor, length, alpha, np.inf, index), fits, widely=widely)
+
+    def _solved(self, trial: Trial, fits: list[NystroemFit], *, widely: bool = False) -> Trial:
+        """Return the trial with its best α."""
+        i, solved = descend_alpha([fit.solve for fit in fits], trial.alpha, widely=widely)
+        found, weights = solved(i)[0], solved(self._undersmoothed(i, lambda j: solved(j)[0]))[1]
+        duals = () if not np.isfinite(found) else tuple(fit.dual(w) for fit, w in zip(fits, weights, strict=True))
+        return replace(trial, alpha=10.0 ** (i / 2), error=found, fits=tuple(zip(fits, duals, strict=False)))
+
+    def residuals(self, trial: Trial) -> Comparison | None:
+        """Return the same comparison for the residuals of a trial, or None if it has no solution.
+
+        Each half of the training rows is predicted from the other half, since a fit on all of them would also explain
+        their noise.
+        """
+        split = self.splits[0]
+        m, halves = len(split.landmarks), (split.train[::2], split.train[1::2])
+        Z, spec, left = apply(trial.metric, self.X), trial.kernel.spec(trial.length), self.Y.copy()
+        for train, held in (halves, halves[::-1], (split.train, split.held)):
+            fit = NystroemFit(spec, Z, self.Y, self.weight, Split(train, held, train[:m]))
+            found = fit.solver.predictions(trial.alpha * fit.scale)
+            if found is None:
+                return None
+            left[held] -= found
+        used = np.concatenate([split.train, split.held])
+        left[np.setdiff1d(np.arange(len(left)), used)] = np.average(left[used], axis=0)
+        return Comparison(self.X, left, self.weight, self.splits, self.tick)
+
+    def combined(self, trial: Trial, kernel: Kernel, others: Comparison, other: Trial) -> Trial:
+        """Return the best fit with the metric from the outer products of a trial and of a fit of its residuals."""
+        metric = metric_of(self.outer_products(trial) + others.outer_products(other), full=False)
+        assert metric is not None
+        return self._best_length(kernel, metric, 1.0, trial.alpha, trial.round + other.round)
+
+    def _undersmoothed(self, i: int, error: Callable[[int], float]) -> int:
+        """Return the index of the α for gradients: the best, or if little is explained the smallest tolerable one.
+
+        A kernel with equal weights for all columns may explain almost nothing with any α. Its best fit is then nearly
+        constant or linear, and says nothing about columns that matter in a nonlinear way.
+        """
+        best = error(i)
+        if best > POOR * self.variance:
+            while i > LOWEST and error(i - 1) <= TOLERABLE * best:
+                i -= 1
+        return i
+
+    def _median(self, kernel: Kernel, Z: np.ndarray) -> float:
+        """Return the median distance of two landmarks, in the norm of the kernel; 1 if it is no distance kernel."""
+        spec = kernel.spec()
+        if not isinstance(spec, DistanceKernel):
+            return 1.0
+        some = Z[self.splits[0].landmarks][:256].astype(np.float64)
+        distances = spec.distances(some, some)[np.triu_indices(len(some), 1)] / spec.scale
+        if not distances.size:
+            return 1.0
+        # If most landmarks are equal, the mean distance still gives a scale.
+        return float(np.median(distances)) or float(np.mean(distances)) or 1.0
+
+    def outer_products(self, trial: Trial) -> np.ndarray:
+        """Return A for the function of a trial, in units of the columns: a mean over splits and over a sample of rows.
+
+        Each target has its own rows.
+        """
+        n_targets = self.Y.shape[1]
+        rows = self.splits[0].train
+        step = max(GRADIENT_ROWS // (n_targets * len(trial.fits) or 1), min(50, len(rows)))
+        Z = apply(trial.metric, self.X)
+        total = np.zeros((self.d, self.d))
+        for fit, dual in trial.fits:
+            for k in range(n_targets):
+                some = rows[np.arange(k * step, (k + 1) * step) % len(rows)][: len(rows)]
+                G = np.asarray(fit.spec.gradient(Z[some], fit.landmarks, dual[:, k]))
+                G *= np.sqrt(self.weight[some] / max(self.weight[some].mean(), 1e-300))[:, None]
+                total += G.T @ G / len(some)
+        M = trial.metric
+        total /= len(trial.fits) or 1
+        return M @ total @ M.T if trial.full else M[:, None] * total * M[None, :]

@@ -1,0 +1,257 @@
+"""Kernels, splits and fits from which :mod:`ntkit.models._metric` learns metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ntkit.features.landmarks.nystroem import times_triangular, triangular_root
+from ntkit.kernels import KernelSpec
+from ntkit.kernels.distances import DistanceKernel
+from ntkit.models._linalg import cholesky, cholesky_solve
+from ntkit.models._problems import Selection, from_statistics
+from ntkit.models._statistics import Statistics
+
+FLOOR = 1e-6  # added to eigenvalues of A, as a share of the largest, so that no direction is lost for good
+LOWEST, HIGHEST = -16, 8  # range of i in α = 10^(i/2) times the mean of k(x, x)
+FEW_ROWS = 2000  # with fewer rows, errors are averaged over several splits
+JITTER = 1e-6  # times √m, added to the diagonal of kernel matrices of m landmarks, so that factorizations succeed
+
+
+class Split(NamedTuple):
+    """Indices of the rows to fit on, the rows to predict, and the landmarks."""
+
+    train: np.ndarray
+    held: np.ndarray
+    landmarks: np.ndarray
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel without its length scale."""
+
+    name: str
+    items: tuple[tuple[str, Any], ...] = ()
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Parameters except the length scale."""
+        return dict(self.items)
+
+    @property
+    def has_length(self) -> bool:
+        """Whether the kernel has a length scale."""
+        return "lengthscale" in KernelSpec.parameters(self.name)
+
+    @property
+    def is_distance(self) -> bool:
+        """Whether the kernel is a function of a distance, with k(x, x) = 1."""
+        return isinstance(self.spec(), DistanceKernel)
+
+    @property
+    def separable(self) -> bool:
+        """Whether the kernel is a product over columns, for which only a diagonal metric makes sense."""
+        return self.params.get("norm") == "l1"
+
+    def spec(self, length: float = 1.0) -> KernelSpec:
+        """Return the kernel with a length scale."""
+        return KernelSpec.of(self.name, **self.params, **({"lengthscale": length} if self.has_length else {}))
+
+    @property
+    def label(self) -> str:
+        """A short name."""
+        return " ".join([self.name, *(f"{key}={value}" for key, value in self.items)])
+
+
+PRODUCT_LAPLACE = Kernel("laplace", (("norm", "l1"),))
+MATERN = Kernel("matern", (("nu", 1.5),))
+GAUSSIAN = Kernel("gaussian")
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """A fit: kernel, metric (d,) or (d, d), length scale, α, and error on held-out rows.
+
+    `factor` is the length scale divided by the median distance, `length` the length scale itself.
+    """
+
+    kernel: Kernel
+    metric: np.ndarray
+    factor: float
+    length: float
+    alpha: float
+    error: float
+    round: int = 0
+    seconds: float = 0.0
+    gain: float = 1.0
+    """Error divided by the error with half of the landmarks; doubling the landmarks changes the error similarly."""
+    additive: bool = False
+    """Whether functions of single columns are added to the function of the kernel."""
+    fits: tuple[Any, ...] = field(default=(), repr=False)
+    """For each split, the :class:`NystroemFit` and the weights of its landmarks."""
+
+    @property
+    def expected(self) -> float:
+        """Expected error with twice as many landmarks, which help rough kernels more than smooth ones."""
+        return self.error * self.gain
+
+    @property
+    def full(self) -> bool:
+        """Whether the metric is a matrix, not a diagonal."""
+        return self.metric.ndim == 2
+
+
+class RidgeSolver:
+    """Ridge regression for any α: fits on the features `rows`, which it overwrites, and predicts the held-out rows."""
+
+    def __init__(self, rows: np.ndarray, held: np.ndarray, Y: np.ndarray, weight: np.ndarray, split: Split):
+        statistics = Statistics(rows.shape[1], Y.shape[1])
+        statistics.add(rows, Y[split.train], weight[split.train], np.zeros(len(split.train)))
+        self.problem: Any = from_statistics(
+            statistics.finish(), Selection("loo", 0), intercept=True, several=True, solver="cholesky"
+        )
+        self.held, self.Y, self.weight = held, Y[split.held], weight[split.held]
+
+    def solve(self, alpha: float) -> tuple[float, np.ndarray | None]:
+        """Return the error and the weights for one α."""
+        fit = self.problem.fit(alpha)
+        if fit is None:
+            return np.inf, None
+        coef, intercept, _ = self.problem.weights(fit.X, alpha)
+        return self.error(self.held, coef, intercept), coef
+
+    def predictions(self, alpha: float) -> np.ndarray | None:
+        """Return predictions for the held-out rows for one α; None if there is no solution."""
+        fit = self.problem.fit(alpha)
+        if fit is None:
+            return None
+        coef, intercept, _ = self.problem.weights(fit.X, alpha)
+        return self.held @ coef.astype(self.held.dtype) + intercept
+
+    def error(self, held: np.ndarray, coef: np.ndarray, intercept: Any) -> float:
+        """Return the mean squared error on the held-out rows, infinity if it is not finite."""
+        squares = ((held @ coef.astype(held.dtype) + intercept - self.Y) ** 2).sum(axis=1)
+        error = float(np.average(squares, weights=self.weight))
+        return error if np.isfinite(error) else np.inf
+
+
+class NystroemFit:
+    """Ridge regression on Nyström features, for any α. With `ramps`, also on Nyström features and ramps together."""
+
+    def __init__(
+        self,
+        spec: KernelSpec,
+        Z: np.ndarray,
+        Y: np.ndarray,
+        weight: np.ndarray,
+        split: Split,
+        ramps: np.ndarray | None = None,
+    ):
+        self.spec, self.landmarks = spec, np.ascontiguousarray(Z[split.landmarks])
+        K = np.asarray(spec.matrix(self.landmarks.astype(np.float64)))
+        m = len(K)
+        scale = np.sqrt(np.maximum(np.diagonal(K), np.finfo(np.float64).tiny))
+        K /= scale[:, None] * scale[None, :]
+        K[np.diag_indices(m)] += JITTER * m**0.5
+        self.normalization = triangular_root(K) / scale[:, None]
+        root = self.normalization.astype(Z.dtype)
+        rows, held = (
+            times_triangular(spec.matrix(np.ascontiguousarray(Z[part]), self.landmarks), root)
+            for part in (split.train, split.held)
+        )
+        self.additive = None
+        if ramps is not None:  # must come first, since solvers centre their rows in place
+            extended = np.hstack([rows, ramps[split.train]]), np.hstack([held, ramps[split.held]])
+            self.additive = RidgeSolver(*extended, Y, weight, split)
+        self.solver = RidgeSolver(rows, held, Y, weight, split)
+        self.scale = self.solver.problem.scale or 1.0
+
+    def solve(self, alpha: float) -> tuple[float, np.ndarray | None]:
+        """Return the error and the weights for one α, relative to the scale of the kernel."""
+        return self.solver.solve(alpha * self.scale)
+
+    def solve_additive(self, alpha: float) -> tuple[float, np.ndarray | None]:
+        """Return the error and the weights for one α with the ramps."""
+        assert self.additive is not None
+        return self.additive.solve(alpha * self.scale)
+
+    def gain(self, alpha: float, error: float) -> float:
+        """Return the error divided by the error with half of the landmarks.
+
+        The normalization is triangular, so half of the landmarks have the first half of the features.
+        """
+        half, problem = len(self.landmarks) // 2, self.solver.problem
+        if problem.by_eigen or not hasattr(problem, "A") or half < 16 or not np.isfinite(error):
+            return 1.0
+        factor = cholesky(np.ascontiguousarray(problem.A[:half, :half]), alpha * self.scale)
+        if factor is None:
+            return 1.0
+        coef = cholesky_solve(factor, problem.R[:half])
+        intercept = problem.y_mean - problem.z_mean[:half] @ coef
+        return min(1.0, error / self.solver.error(self.solver.held[:, :half], coef, intercept))
+
+    def dual(self, coef: np.ndarray) -> np.ndarray:
+        """Return the weights of the landmarks."""
+        return self.normalization @ coef
+
+
+def descend_alpha(
+    solvers: Sequence[Callable[[float], tuple[float, Any]]], alpha: float, *, widely: bool = False
+) -> tuple[int, Callable[[int], tuple[float, list[Any]]]]:
+    """Find the best α = 10^(i/2), descending in steps of √10 from `alpha`, or with `widely` from the best of a grid.
+
+    Returns i, and a function from i to the mean error over splits and the weights of each split.
+    """
+    known: dict[int, tuple[float, list[Any]]] = {}
+
+    def solved(i: int) -> tuple[float, list[Any]]:
+        if i not in known:
+            errors, weights = zip(*(solve(10.0 ** (i / 2)) for solve in solvers), strict=True)
+            known[i] = float(np.mean(errors)), list(weights)
+        return known[i]
+
+    i = min(max(round(2 * np.log10(alpha)), LOWEST), HIGHEST)
+    if widely:
+        i = min(range(LOWEST, HIGHEST + 1, 4), key=lambda j: solved(j)[0])
+    while not np.isfinite(solved(i)[0]) and i < HIGHEST:
+        i += 1
+    while True:
+        near = [j for j in (i + 1, i - 1) if LOWEST <= j <= HIGHEST]
+        better = next((j for j in near if solved(j)[0] < solved(i)[0]), None)
+        if better is None:
+            return i, solved
+        i = better
+
+
+def apply(metric: np.ndarray, X: np.ndarray) -> np.ndarray:
+    """Multiply rows by a metric, in the precision of the rows."""
+    M = metric.astype(X.dtype)
+    return X @ M if M.ndim == 2 else X * M
+
+
+def metric_of(A: np.ndarray, *, full: bool, floor: float = FLOOR) -> np.ndarray | None:
+    """Return M with M² = A/‖A‖ + floor, with `full=False` for the diagonal of A; None if A is zero or not finite."""
+    if not np.isfinite(A).all() or not np.trace(A) > 0:
+        return None
+    if not full:
+        squares = np.diagonal(A)
+        return np.sqrt(squares / squares.max() + floor)
+    values, vectors = np.linalg.eigh(A / np.trace(A))
+    values = np.maximum(values, 0) / values[-1] + floor
+    return (vectors * np.sqrt(values)) @ vectors.T
+
+
+def make_splits(order: np.ndarray, n_held: int, n_train: int, n_landmarks: int, n_splits: int = 1) -> list[Split]:
+    """Split rows that are in random order: hold out the first rows, or with few rows several parts in turn.
+
+    Equal orders give equal held-out rows, so a metric is never tested on rows it was learned from at another size.
+    """
+    splits = []
+    for index in range(n_splits if len(order) < FEW_ROWS else 1):
+        held = np.arange(index * n_held, (index + 1) * n_held)
+        train = np.delete(order, held)[:n_train]
+        splits.append(Split(train, order[held], train[:n_landmarks]))
+    return splits

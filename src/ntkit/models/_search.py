@@ -1,0 +1,450 @@
+"""Choose the kernel, its metric and parameters, the number of features and α on held-out rows within a time budget.
+
+All candidates start on few rows with few features. The better half continues with more rows and features, and the best
+candidates with all rows, where features are doubled while the error falls (successive halving, Jamieson and Talwalkar
+2016). Metrics are learned once, without the rows on which models of all rows are compared. Each fit chooses its α, and
+its error is the leave-one-out error on a sample of rows, so that no rows are lost to validation. The final model is the
+best of the last fits, or an average of the best ones.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from abc import abstractmethod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator, clone
+from sklearn.frozen import FrozenEstimator
+from sklearn.pipeline import Pipeline
+from sklearn.utils import get_tags
+
+from ntkit import _array
+from ntkit._deprecated import OldSpellings
+from ntkit._estimator import AllOrNothing
+from ntkit._progress import fits_bar
+from ntkit._random import RandomState, generator, keyed, row_uniforms, seed_sequence
+from ntkit._state import COLUMNS, Declared, Estimator, Field, Integer, Seed, Text
+from ntkit._validation import check_bool, check_int, check_real, message
+from ntkit.features import NTKFeatures, RandomFourierFeatures
+from ntkit.models._checks import check_alphas, check_weight
+from ntkit.models._features import MAX_LEARNED_COLUMNS, SAMPLE, seeded
+from ntkit.models._rows import as_arrays, as_rows, n_rows_of, take_rows
+from ntkit.models._search_clock import FIRST_COMPONENTS, Entry, Round, SearchClock, few_row_rounds, n_survivors
+from ntkit.models.adaptive import AdaptiveFeatures
+from ntkit.models.average import AverageClassifier, AverageRegressor, greedy_weights
+from ntkit.models.metric import LearnedMetric
+from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
+from ntkit.preprocessing import ArcsinhScaler, ImageStandardizer
+
+_ALL_ROWS_COMPONENTS = 2048  # features of the first fits on all rows
+_MIN_FALL = 0.01  # features are doubled while the error falls by this share
+_AVERAGE_LOSS = 1.5  # models may be part of an average if their loss is at most this times the smallest
+_FEW_ROWS = 5000  # with fewer rows, metrics are learned several times, from different draws
+_ENOUGH_ROWS = 10_000  # with fewer rows, the final model learns its metric again, from all rows
+_OVERTIME = 1.1  # metrics of the final models are learned again only within this share of the budget
+_FEW_ROWS_SHARE = 0.5  # after this share of the budget, no further candidate is tried on few rows
+_REPEATS, _REPEAT_SHARE = 4, 0.2  # further draws for metrics of few rows, within this share of the budget
+_MAX_ON_ALL_ROWS = 6  # candidates compared on all rows
+
+
+def default_candidates(n_features: int, *, sparse: bool = False) -> dict[str, Any]:
+    """Return the default candidates: linear, kernels with learned metrics, the NTK; for sparse rows Gaussian kernels.
+
+    Examples
+    --------
+    >>> list(default_candidates(4))
+    ['linear', 'learned', 'ntk depth=1', 'ntk depth=3']
+    """
+    candidates: dict[str, Any] = {"linear": "passthrough"}
+    if not sparse and n_features <= MAX_LEARNED_COLUMNS:
+        candidates["learned"] = AdaptiveFeatures()
+    for depth in (1, 3):
+        candidates[f"ntk depth={depth}"] = NTKFeatures(depth=depth, bias="auto")
+    if sparse:
+        for factor in (0.35, 0.6, 1.0, 1.8):
+            lengthscale = round(factor * n_features**0.5, 4)
+            candidates[f"gaussian lengthscale={lengthscale:g}"] = RandomFourierFeatures(lengthscale=lengthscale)
+    return candidates
+
+
+class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
+    """Base class of the searches: successive rounds, learned metrics and averages."""
+
+    _model: type[FeatureRidge] | type[FeatureRidgeClassifier]
+    _average_of: type[AverageRegressor] | type[AverageClassifier]
+
+    _old_positions: ClassVar[int] = 2
+    _old_names: ClassVar[dict[str, Any]] = {"n_validation": "n_selection"}
+    _state: ClassVar[dict[str, Field]] = {
+        **COLUMNS,
+        "_seed": Seed(),
+        "best_name_": Text(),
+        "best_estimator_": Estimator(("predict",)),
+        "results_": Field(),
+        "n_candidates_tried_": Integer(0),
+        "summary_": Text(),
+    }
+
+    def __init__(
+        self,
+        *,
+        n_components: int = 8192,
+        time_budget: float | None = 60.0,
+        candidates: dict[str, Any] | None = None,
+        alphas: Any = None,
+        n_selection: int = 2000,
+        n_averaged: int = 3,
+        progress: bool = False,
+        random_state: RandomState = None,
+    ):
+        self.n_components = n_components
+        self.time_budget = time_budget
+        self.candidates = candidates
+        self.alphas = alphas
+        self.n_selection = n_selection
+        self.n_averaged = n_averaged
+        self.progress = progress
+        self.random_state = random_state
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Choose among the candidates and fit the best one on all rows.
+
+        Parameters
+        ----------
+        X : array, data frame or sparse matrix of shape (n_samples, n_features), or images of shape \
+                (n_samples, height, width, channels)
+        y : array of shape (n_samples,), or (n_samples, n_targets) for regression
+        sample_weight : array of shape (n_samples,), optional
+
+        Returns
+        -------
+        self
+        """
+        with self._all_or_nothing():
+            self._fit(X, y, sample_weight)
+        return self
+
+    def _fit(self, X: Any, y: Any, sample_weight: Any) -> None:
+        name = type(self).__name__
+        self._check_parameters()
+        if y is None:
+            raise ValueError(f"{name} requires y to be passed, but the target y is None.")
+        if _array.is_dask(X):
+            raise TypeError(message(name, "X", "rows in memory", X, f"{self._model.__name__} takes Dask collections."))
+        X = as_rows(X, "X", name)
+        y = self._check_y(y)
+        as_arrays(X, y, None, name)  # raises if their lengths differ
+        weight = None if sample_weight is None else check_weight(sample_weight, len(y), name)
+        if weight is not None and not weight.any():
+            raise ValueError(f"sample_weight of {name} must not be zero for all rows.")
+        clock = SearchClock(self.time_budget)
+        self._seed = seed_sequence(self.random_state, owner=name)
+        self.results_: list[dict[str, Any]] = []
+        self.best_name_, self.best_estimator_ = self._compete(X, y, weight, clock)
+        self.n_features_in_ = self.best_estimator_.n_features_in_
+        self.__dict__.pop("feature_names_in_", None)
+        if hasattr(self.best_estimator_, "feature_names_in_"):
+            self.feature_names_in_ = self.best_estimator_.feature_names_in_
+
+    def _compete(self, X: Any, y: np.ndarray, weight: np.ndarray | None, clock: SearchClock) -> tuple[str, Any]:
+        """Return the name of the best candidate or average, and its model on all rows."""
+        entries = [Entry(name, features) for name, features in self._candidates(X).items()]
+        data = (X, y, weight)
+        with fits_bar(type(self).__name__ if self.progress else None) as bar:
+            self._bar = bar
+            try:
+                learned = self._learned(entries, data, clock)
+                done = self._on_few_rows(learned, data, clock)
+                finals = self._on_all_rows(done, data, clock)
+                best = self._average(finals, data, clock)
+            finally:
+                del self._bar
+        origins = {entry.origin for entry in learned}
+        n_candidates = len(learned) + sum(entry.name not in origins for entry in entries)
+        self.n_candidates_tried_ = len({result["name"] for result in self.results_})
+        spent = ": budget spent" if clock.spent else ""
+        self.summary_ = f"tried {self.n_candidates_tried_} of {n_candidates} candidates{spent}"
+        return best
+
+    def _on_few_rows(self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> list[Entry]:
+        """Try all candidates on few rows, the better half on more rows; return the remaining ones, best first."""
+        X, y, weight = data
+        order = generator(self._seed, "rows").permutation(len(y))
+        needed = self._needed(y[order])
+        order = np.concatenate([order[needed], np.delete(order, needed)])
+        if len(entries) == 1:
+            return entries
+        final = Round(len(y), min(FIRST_COMPONENTS, self.n_components))  # smallest size of the final model
+        for index, size in enumerate(few_row_rounds(len(y), self.n_components)):
+            if index and not clock.allows(size, final):
+                break
+            chosen = np.sort(order[: size.n_rows])
+            some = (take_rows(X, chosen), y[chosen], None if weight is None else weight[chosen])
+            tried: list[Entry] = []
+            for entry in entries:
+                in_time = clock.elapsed() <= _FEW_ROWS_SHARE * clock.budget and clock.allows(size, final)
+                if tried and not in_time and entry.features != "passthrough":  # a linear model takes almost no time
+                    clock.spent = True
+                    continue
+                self._try(entry, index, size, some, clock)
+                tried.append(entry)
+            survivors = sorted(tried, key=lambda entry: entry.rank)[: n_survivors(len(entries))]
+            # Entries for which there was no time keep their positions from the previous round.
+            entries = survivors + [entry for entry in entries if index and entry not in tried]
+        return entries
+
+    def _on_all_rows(self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> list[Entry]:
+        """Fit the best candidates on all rows; return them sorted, best first."""
+        n, index = len(data[1]), len(few_row_rounds(len(data[1]), self.n_components)) if len(entries) > 1 else 0
+        size = Round(n, min(_ALL_ROWS_COMPONENTS, self.n_components) if len(entries) > 1 else self.n_components)
+        while size.n_components > FIRST_COMPONENTS and not clock.allows(size):
+            size = Round(n, size.n_components // 2)
+        done: list[Entry] = []
+        # Two candidates first, then more features for the better one: these often help more than further candidates.
+        for some in (entries[:2], entries[2:_MAX_ON_ALL_ROWS]):
+            for entry in some:
+                if done and not clock.allows(size):
+                    break
+                self._try(entry, index, size, data, clock)
+                done.append(entry)
+            done.sort(key=lambda entry: entry.rank)
+            if len(entries) > 1:
+                for entry in done[: 1 if len(done) <= 2 else max(self.n_averaged, 2)]:
+                    if not done[0].grown or entry is done[0]:  # otherwise more features will not help others either
+                        self._grow(entry, index, data, clock)
+                done.sort(key=lambda entry: entry.rank)
+        return done
+
+    def _grow(self, entry: Entry, index: int, data: tuple[Any, Any, Any], clock: SearchClock) -> None:
+        """Double the features of a model of all rows while its error falls and there is time."""
+        n = len(data[1])
+        while entry.n_components < min(self.n_components, n) and not entry.grown:
+            size = Round(n, min(2 * entry.n_components, self.n_components))
+            if not clock.allows(size):
+                return
+            before, model, rank, n_components = entry.loss, entry.model, entry.rank, entry.n_components
+            self._try(entry, index + 1, size, data, clock)
+            entry.grown = not entry.loss < (1 - _MIN_FALL) * before
+            if not entry.loss < before:
+                entry.loss, entry.model, entry.rank, entry.n_components = before, model, rank, n_components
+
+    def _average(self, done: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> tuple[str, Any]:
+        """Return the best model or an average of several, whichever predicts held-out rows better."""
+        best = done[0]
+        near = [entry for entry in done if entry.loss <= _AVERAGE_LOSS * best.loss] if self.n_averaged > 1 else []
+        near = near or [best]
+        left_out = [entry.model._solution.left_out for entry in near]
+        if len({len(each[0]) if each is not None else 0 for each in left_out}) > 1 or left_out[0] is None:
+            near, left_out = near[:1], left_out[:1]
+        shares = [1.0]
+        if len(near) > 1:
+            targets, _, weight = left_out[0]
+            predictions = [self._predicted(entry.model, each[1]) for entry, each in zip(near, left_out, strict=True)]
+            stack = np.stack(predictions)
+            shares = greedy_weights(
+                lambda each: self._loss(targets, np.tensordot(each, stack, 1), weight), len(near), most=self.n_averaged
+            )
+        chosen = sorted((pair for pair in zip(shares, near, strict=True) if pair[0] > 0), key=lambda pair: -pair[0])
+        if len(data[1]) < _ENOUGH_ROWS:
+            self._learn_again([entry for _, entry in chosen], data, clock)
+        if len(chosen) == 1:
+            return chosen[0][1].name, chosen[0][1].model
+        name = " + ".join(f"{share:.2g} {entry.name}" for share, entry in chosen)
+        return name, self._average_of.of([entry.model for _, entry in chosen], [share for share, _ in chosen])
+
+    def _learned(self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> list[Entry]:
+        """Return entries with fitted metrics, learned from rows on which no error will be estimated.
+
+        A candidate that tries several kernels becomes one entry for each. With few rows there is time to learn from
+        several draws; averages of such models are better than any one of them.
+        """
+        keys = row_uniforms(keyed(seed_sequence(self._model_seed), "sample"), 0, len(data[1]))[:, 0]
+        others = np.sort(np.argsort(keys, kind="stable")[min(self.n_selection, len(keys) // 5) :])
+        if len(others) > 2 * SAMPLE:
+            others = others[np.sort(generator(self._seed, "metric").permutation(len(others))[:SAMPLE])]
+        done: list[Entry] = []
+        for entry in entries:
+            if not _learns(entry.features):
+                done.append(entry)
+                continue
+            if len(entries) > 1 and clock.elapsed() > _FEW_ROWS_SHARE * clock.budget:
+                clock.spent = True
+                continue
+            began = clock.elapsed()
+            done += self._alternatives(entry, others, data)
+            seconds = clock.elapsed() - began
+            if len(keys) < _ENOUGH_ROWS:
+                clock.reserved = max(clock.reserved, seconds)
+            repeats = _REPEATS if len(keys) < _FEW_ROWS and len(entries) > 1 else 0
+            for repeat in range(1, repeats + 1):
+                if clock.elapsed() + seconds > _REPEAT_SHARE * clock.budget:
+                    break
+                again = Entry(entry.name, entry.features, repeat=repeat)
+                done += self._alternatives(again, others, data)[:1]
+        # Learned metrics come first, so that they are tried when time is short.
+        done.sort(key=lambda entry: not isinstance(entry.features, AdaptiveFeatures))
+        return done or entries[:1]
+
+    def _alternatives(self, entry: Entry, rows: np.ndarray, data: tuple[Any, Any, Any]) -> list[Entry]:
+        """Return an entry for each kernel and kind of metric that a candidate has found, best first."""
+        metric = self._metric(entry, rows, data)
+        found = metric.alternatives() if metric.kernel == "auto" else {"": metric}
+        suffix = f" #{entry.repeat + 1}" if entry.repeat else ""
+        return [
+            Entry(
+                f"{entry.name} {name}".strip() + suffix,
+                clone(entry.features).set_params(metric=FrozenEstimator(each)),
+                origin=entry.origin,
+                repeat=entry.repeat,
+            )
+            for name, each in found.items()
+        ]
+
+    def _metric(self, entry: Entry, rows: np.ndarray | None, data: tuple[Any, Any, Any]) -> LearnedMetric:
+        """Learn the metric of a candidate from some rows; None: all rows."""
+        X, y, weight = data
+        if rows is not None:
+            X, y, weight = take_rows(X, rows), y[rows], None if weight is None else weight[rows]
+        metric = LearnedMetric() if entry.features.metric is None else clone(entry.features.metric)
+        if metric.random_state is None:
+            seed = keyed(keyed(self._seed, entry.origin), f"repeat {entry.repeat}" if entry.repeat else "metric")
+            metric.set_params(random_state=int(seed.generate_state(1)[0]))
+        scaled = self._scaler(X).fit(X, sample_weight=weight).transform(X)
+        return metric.fit(scaled, self._model._codec().encode(y, type(self).__name__), weight)
+
+    def _learn_again(self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> None:
+        """Learn the metrics of the final models again from all rows, and refit the models."""
+        candidates, known = self._candidates(data[0]), {}
+        for entry in entries:
+            features = candidates[entry.origin]
+            if not _learns(features) or clock.elapsed() + clock.reserved > _OVERTIME * clock.budget:
+                continue
+            key = entry.origin, entry.repeat
+            if key not in known:
+                metric = self._metric(Entry(entry.origin, features, repeat=entry.repeat), None, data)
+                known[key] = metric.alternatives() if metric.kernel == "auto" else {"": metric}
+            own, found = entry.features.metric.estimator, list(known[key].values())
+            same = [each for each in found if each.kernel_ == own.kernel_ and each.metric_.ndim == own.metric_.ndim]
+            entry.features = clone(features).set_params(metric=FrozenEstimator((same or found)[0]))
+            entry.model = self._estimator(entry, entry.n_components, data[0]).fit(*data)
+
+    def _try(self, entry: Entry, index: int, size: Round, some: tuple[Any, Any, Any], clock: SearchClock) -> None:
+        """Fit a candidate on some rows and rank it by its loss on held-out rows."""
+        start = time.perf_counter()
+        model = self._estimator(entry, size.n_components, some[0])
+        if self.alphas is None and entry.alpha is not None and index > 1:
+            model.set_params(alphas=entry.alpha * 10.0 ** np.arange(-1, 1.5, 0.5))  # by now α hardly changes
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="The best alpha of")
+            model.fit(*some)
+        loss = float(model.errors_[list(model.alphas_).index(model.alpha_)])
+        targets, predictions, weight = model._solution.left_out
+        seconds = time.perf_counter() - start
+        n_components = int(model.coef_.shape[-1])
+        self.results_.append(
+            {
+                "name": entry.name,
+                "round": index,
+                "n_rows": n_rows_of(some[0]),
+                "n_components": n_components,
+                "loss": loss,
+                "error": float(np.average(self._errors(targets, predictions), weights=weight)),
+                "alpha": model.alpha_,
+                "seconds": seconds,
+            }
+        )
+        if entry.features != "passthrough":
+            clock.record(Round(size.n_rows, n_components), seconds)
+        resolution = self._model._codec.resolution
+        rank = np.round(loss / resolution) if resolution else loss  # rounding errors must not decide
+        entry.rank, entry.loss = (float(rank), loss) if np.isfinite(loss) else (np.inf, np.inf)
+        entry.model, entry.n_components, entry.alpha = model, size.n_components, model.alpha_
+        self._bar.set_postfix_str(entry.name, refresh=False)
+        self._bar.update()
+
+    @property
+    def _model_seed(self) -> int:
+        """Seed of all models: they hold out the same rows."""
+        return int(keyed(self._seed, "model").generate_state(1)[0])
+
+    @staticmethod
+    def _scaler(X: Any) -> Any:
+        # Sparse rows are not centred, so that they stay sparse.
+        return ImageStandardizer() if _has_images(X) else ArcsinhScaler(with_mean=not _array.is_sparse(X))
+
+    def _estimator(self, entry: Entry, n_components: int, X: Any) -> Any:
+        """Return the unfitted model of a candidate."""
+        features: Any = entry.features
+        if features != "passthrough":
+            features = seeded(features, keyed(self._seed, entry.name), all_parts=True)
+        if hasattr(features, "n_components"):
+            features.set_params(n_components=n_components)
+        pipeline = Pipeline([("scale", self._scaler(X)), ("features", features)])
+        n_selection = self.n_selection
+        if isinstance(entry.features, AdaptiveFeatures):  # the metric was learned from all other rows
+            n_selection = max(min(n_selection, n_rows_of(X) // 5), 1)
+        return self._model(pipeline, alphas=self.alphas, n_selection=n_selection, random_state=self._model_seed)
+
+    def _candidates(self, X: Any) -> dict[str, Any]:
+        if self.candidates is None and _has_images(X):
+            rule = "a dict of maps of images, such as {'cntk': CNTKSketch()}, if X holds images"
+            raise ValueError(message(type(self).__name__, "candidates", rule, self.candidates))
+        return self.candidates or default_candidates(int(X.shape[1]), sparse=_array.is_sparse(X))
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        check_int(self.n_components, "n_components", name, minimum=1)
+        check_int(self.n_selection, "n_selection", name, minimum=1)
+        check_int(self.n_averaged, "n_averaged", name, minimum=1)
+        check_alphas(self.alphas, name)
+        check_bool(self.progress, "progress", name)
+        if self.time_budget is not None:
+            check_real(self.time_budget, "time_budget", name, minimum=0)
+        rule = "None or a non-empty dict from names to transformers or 'passthrough'"
+        if self.candidates is not None and not (
+            isinstance(self.candidates, dict)
+            and self.candidates
+            and all(isinstance(name, str) for name in self.candidates)
+            and all(
+                c == "passthrough" or (hasattr(c, "transform") and not isinstance(c, type))
+                for c in self.candidates.values()
+            )
+        ):
+            raise TypeError(message(name, "candidates", rule, self.candidates))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        candidates = self.candidates.values() if isinstance(self.candidates, dict) else []
+        tags.input_tags.sparse = all(isinstance(c, str) or get_tags(c).input_tags.sparse for c in candidates)
+        return tags
+
+    @abstractmethod
+    def _check_y(self, y: Any) -> np.ndarray:
+        """Return valid targets, or raise an error."""
+
+    def _needed(self, y: np.ndarray) -> np.ndarray:  # noqa: ARG002
+        """Return the indices of rows that every fit must include."""
+        return np.empty(0, dtype=np.intp)
+
+    @abstractmethod
+    def _predicted(self, model: Any, scores: np.ndarray) -> np.ndarray:
+        """Convert the scores of a model to the predictions that are averaged."""
+
+    @abstractmethod
+    def _loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
+        """Return the loss of an average."""
+
+    @abstractmethod
+    def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        """Return the error of each row."""
+
+
+def _learns(features: Any) -> bool:
+    """Whether the features have a metric that is not yet learned."""
+    return isinstance(features, AdaptiveFeatures) and not isinstance(features.metric, FrozenEstimator)
+
+
+def _has_images(X: Any) -> bool:
+    return len(X.shape) == 4
