@@ -69,3 +69,5 @@ for size in (64, 512):
     )
 display.lines_[0].remove()  # the exact spectrum, which both displays draw
 _ = ax.legend()
+
+# sphinx_gallery_thumbnail_number = 3

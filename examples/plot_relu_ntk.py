@@ -67,3 +67,5 @@ for depth in (1, 2, 4):
 ax.loglog(angle, 1 - np.exp(-(angle**2) / 2), "k:", label="Gaussian, of the angle")
 ax.set(xlabel="Angle of two rows", ylabel="1 − normalized kernel")
 _ = ax.legend()
+
+# sphinx_gallery_thumbnail_number = 2

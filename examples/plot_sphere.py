@@ -102,3 +102,5 @@ display = ErrorCurveDisplay.from_estimators(
     maps, points, n_components=(64, 144, 256, 576), n_samples=300, random_state=0
 )
 _ = display.ax_.set_title("Gaussian of length scale 0.2 on the sphere")
+
+# sphinx_gallery_thumbnail_number = 2
