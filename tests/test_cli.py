@@ -370,7 +370,8 @@ class TestPredict:
         ntkit(*fit, "-o", tmp_path / "m")
         done = ntkit("predict", tmp_path / "m", folder / "train.npz", "--std", code=1)
         text = (
-            "--std needs the statistics of the fit, which this model was saved without. Fit it again with --statistics."
+            "--std needs the statistics of the fit, but this model was saved without them. Fit it again with "
+            "--statistics."
         )
         assert done.err == f"error: {text}\n"
 
