@@ -6,7 +6,7 @@ stands for the number of rows: sizes that are multiples of the number of rows ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -71,11 +71,6 @@ class Node:
     attributes: dict[str, Any] = field(default_factory=dict)
     value: np.ndarray | None = None
 
-    @property
-    def n_rows_axes(self) -> int:
-        """Number of axes that depend on the number of rows."""
-        return sum(size % ROWS == 0 and size > 0 for size in self.shape)
-
 
 @dataclass(frozen=True, eq=False)
 class Graph:
@@ -116,10 +111,3 @@ def full_shape(shape: Sequence[int], size: int) -> tuple[int, ...]:
     """Resolve -1 in the shape of an array with `size` entries."""
     known = prod(n for n in shape if n != -1)
     return tuple(int(size // known) if n == -1 else int(n) for n in shape)
-
-
-def readers(nodes: Sequence[Node]) -> Iterator[tuple[Node, Node]]:
-    """Yield pairs of a node and a node that reads it."""
-    for node in nodes:
-        for read in node.inputs:
-            yield read, node

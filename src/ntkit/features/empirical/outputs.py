@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from ntkit._validation import describe
 
-OUTPUTS = ("margin", "loss", "logits", "random_logits")
 IGNORED = -100  # target of positions to ignore, as in torch.nn.CrossEntropyLoss
 REMEDY = "Pass a function (module, inputs, targets) → tensor of shape (n_rows,) as output."
 

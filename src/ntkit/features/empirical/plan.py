@@ -10,7 +10,6 @@ import numpy as np
 
 from ntkit.programs import power_of_two
 
-LAWS = ("identity", "count", "tensor")
 SCATTER_COST = 50.0
 """Cost of adding a number at a random index, in multiply-adds of a matrix product: 1.1 and 0.02 ns on a CPU core."""
 GATHER_COST = 40.0
