@@ -67,6 +67,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
     max_rounds : int
         Maximum number of rounds per kernel. Rounds stop after two in which the error on held-out rows falls by less
         than 0.5 %. While the error falls by more than 5 % per round, up to three times as many rounds are made.
+        Then the two best fits get up to two further rounds with more rows and landmarks. 0: all columns alike.
     max_samples : int
         Maximum number of rows that `fit` uses, drawn at random.
     progress : bool
