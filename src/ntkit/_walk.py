@@ -28,6 +28,8 @@ CLASSES = {
     "TableEncoder": "ntkit.tables",
     "AverageClassifier": "ntkit.models.average",
     "AverageRegressor": "ntkit.models.average",
+    "TreesClassifier": "ntkit.models.trees",
+    "TreesRegressor": "ntkit.models.trees",
 }
 """Maps each estimator of ntkit to its module."""
 PACKAGES = (

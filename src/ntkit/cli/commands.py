@@ -151,8 +151,9 @@ def _trees(table: Table, encoder: TableEncoder) -> dict[str, Any] | None:
 
 
 def _n_components(model: Any) -> int:
-    """Return the number of features of a model; for an average, the sum over its models."""
-    return sum(_n_components(each) for each in getattr(model, "estimators_", [])) or int(model.coef_.shape[-1])
+    """Return the number of features of a model; for an average, the sum over its models. Trees have none."""
+    models = [each for each in getattr(model, "estimators_", [model]) if hasattr(each, "coef_")]
+    return sum(int(each.coef_.shape[-1]) for each in models)
 
 
 def _importances(search: Any, encoder: TableEncoder) -> dict[str, float] | None:

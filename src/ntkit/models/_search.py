@@ -4,7 +4,7 @@ All candidates start on few rows with few features. The better half continues wi
 candidates with all rows, where features are doubled while the error falls (successive halving, Jamieson and Talwalkar
 2016). Metrics are learned once, without the rows on which models of all rows are compared. Each fit chooses its α, and
 its error is the leave-one-out error on a sample of rows, so that no rows are lost to validation. The final model is the
-best of the last fits, or an average of the best ones.
+best of the last fits, or an average of the best ones, possibly with boosted trees.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from ntkit.models.adaptive import AdaptiveFeatures
 from ntkit.models.average import AverageClassifier, AverageRegressor, greedy_weights
 from ntkit.models.metric import LearnedMetric
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
+from ntkit.models.trees import Rounds, TreesClassifier, TreesRegressor
 from ntkit.preprocessing import ArcsinhScaler, ImageStandardizer
 
 _ALL_ROWS_COMPONENTS = 2048  # features of the first fits on all rows
@@ -47,6 +48,9 @@ _OVERTIME = 1.1  # metrics of the final models are learned again only within thi
 _FEW_ROWS_SHARE = 0.5  # after this share of the budget, no further candidate is tried on few rows
 _REPEATS, _REPEAT_SHARE = 4, 0.2  # further draws for metrics of few rows, within this share of the budget
 _MAX_ON_ALL_ROWS = 6  # candidates compared on all rows
+_TREES = "trees"  # their name in results and averages
+_TREES_SHARE = 1 / 6  # the number of trees is chosen within this share of the budget
+_TREE_SHARES = np.arange(1, 10) / 10  # possible weights of trees in an average
 
 
 def default_candidates(n_features: int, *, sparse: bool = False) -> dict[str, Any]:
@@ -74,6 +78,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
 
     _model: type[FeatureRidge] | type[FeatureRidgeClassifier]
     _average_of: type[AverageRegressor] | type[AverageClassifier]
+    _tree_type: type[TreesRegressor] | type[TreesClassifier]
 
     _old_positions: ClassVar[int] = 2
     _old_names: ClassVar[dict[str, Any]] = {"n_validation": "n_selection"}
@@ -96,6 +101,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         alphas: Any = None,
         n_selection: int = 2000,
         n_averaged: int = 3,
+        trees: bool = True,
         progress: bool = False,
         random_state: RandomState = None,
     ):
@@ -105,6 +111,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         self.alphas = alphas
         self.n_selection = n_selection
         self.n_averaged = n_averaged
+        self.trees = trees
         self.progress = progress
         self.random_state = random_state
 
@@ -157,13 +164,14 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             try:
                 learned = self._learned(entries, data, clock)
                 done = self._on_few_rows(learned, data, clock)
+                trees = self._grow_trees(data, clock)
                 finals = self._on_all_rows(done, data, clock)
-                best = self._average(finals, data, clock)
+                best = self._average(finals, trees, data, clock)
             finally:
                 del self._bar
         origins = {entry.origin for entry in learned}
         n_candidates = len(learned) + sum(entry.name not in origins for entry in entries)
-        self.n_candidates_tried_ = len({result["name"] for result in self.results_})
+        self.n_candidates_tried_ = len({result["name"] for result in self.results_} - {_TREES})
         spent = ": budget spent" if clock.spent else ""
         self.summary_ = f"tried {self.n_candidates_tried_} of {n_candidates} candidates{spent}"
         return best
@@ -230,7 +238,50 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             if not entry.loss < before:
                 entry.loss, entry.model, entry.rank, entry.n_components = before, model, rank, n_components
 
-    def _average(self, done: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> tuple[str, Any]:
+    def _grow_trees(self, data: tuple[Any, Any, Any], clock: SearchClock) -> Rounds | None:
+        """Choose the number of boosted trees on the rows on which metrics are compared; None without trees."""
+        X, y, weight = data
+        rows, others = self._selection(y, weight)
+        usable = self.trees and self.candidates is None and self.n_averaged > 1 and not _array.is_sparse(X)
+        if not usable or len(self._needed(y)) != len(self._needed(y[others])) or clock.elapsed() >= clock.budget / 2:
+            return None
+        began = clock.elapsed()
+        targets, their_weight = self._encoded(y)[rows], np.ones(len(rows)) if weight is None else weight[rows]
+        found = self._tree_model(1).choose_rounds(
+            (take_rows(X, others), y[others], None if weight is None else weight[others]),
+            take_rows(X, rows),
+            lambda predictions: self._loss(targets, predictions, their_weight),
+            _TREES_SHARE * clock.budget,
+        )
+        clock.reserved += clock.elapsed() - began  # for the fit on all rows
+        self.results_.append(
+            {
+                "name": _TREES,
+                "round": 0,
+                "n_rows": len(others),
+                "n_components": found.n_rounds,
+                "loss": found.loss,
+                "error": float(np.average(self._errors(targets, found.predictions), weights=their_weight)),
+                "alpha": None,
+                "seconds": clock.elapsed() - began,
+            }
+        )
+        return found
+
+    def _tree_model(self, n_rounds: int) -> Any:
+        return self._tree_type(n_rounds, random_state=int(keyed(self._seed, _TREES).generate_state(1)[0]))
+
+    def _selection(self, y: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows on which learned metrics are compared, in the order of `left_out`, and all other rows."""
+        keys = row_uniforms(keyed(seed_sequence(self._model_seed), "sample"), 0, len(y))[:, 0]
+        counted = np.ones(len(y), dtype=bool) if weight is None else weight > 0
+        order = np.argsort(np.where(counted, keys, np.inf), kind="stable")[: np.count_nonzero(counted)]
+        n_selection = max(min(self.n_selection, len(order) // 5), 1)
+        return order[:n_selection], np.sort(order[n_selection:])
+
+    def _average(
+        self, done: list[Entry], trees: Rounds | None, data: tuple[Any, Any, Any], clock: SearchClock
+    ) -> tuple[str, Any]:
         """Return the best model or an average of several, whichever predicts held-out rows better."""
         best = done[0]
         near = [entry for entry in done if entry.loss <= _AVERAGE_LOSS * best.loss] if self.n_averaged > 1 else []
@@ -238,21 +289,42 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         left_out = [entry.model._solution.left_out for entry in near]
         if len({len(each[0]) if each is not None else 0 for each in left_out}) > 1 or left_out[0] is None:
             near, left_out = near[:1], left_out[:1]
-        shares = [1.0]
-        if len(near) > 1:
+        shares, tree_share = [1.0], 0.0
+        if left_out[0] is not None and self.n_averaged > 1:
             targets, _, weight = left_out[0]
             predictions = [self._predicted(entry.model, each[1]) for entry, each in zip(near, left_out, strict=True)]
             stack = np.stack(predictions)
             shares = greedy_weights(
                 lambda each: self._loss(targets, np.tensordot(each, stack, 1), weight), len(near), most=self.n_averaged
             )
+            tree_share = self._tree_share(targets, np.tensordot(shares, stack, 1), weight, trees)
         chosen = sorted((pair for pair in zip(shares, near, strict=True) if pair[0] > 0), key=lambda pair: -pair[0])
         if len(data[1]) < _ENOUGH_ROWS:
             self._learn_again([entry for _, entry in chosen], data, clock)
-        if len(chosen) == 1:
+        if len(chosen) == 1 and not tree_share:
             return chosen[0][1].name, chosen[0][1].model
-        name = " + ".join(f"{share:.2g} {entry.name}" for share, entry in chosen)
-        return name, self._average_of.of([entry.model for _, entry in chosen], [share for share, _ in chosen])
+        parts = [((1 - tree_share) * share, entry.name, entry.model) for share, entry in chosen]
+        if trees is not None and tree_share:
+            parts.append((tree_share, _TREES, self._tree_model(trees.n_rounds).fit(*data)))
+        weights, names, models = zip(*parts, strict=True)
+        name = " + ".join(f"{weight:.2g} {name}" for weight, name in zip(weights, names, strict=True))
+        return name, self._average_of.of(list(models), list(weights))
+
+    def _tree_share(self, targets: np.ndarray, others: np.ndarray, weight: np.ndarray, trees: Rounds | None) -> float:
+        """Return the weight of the trees in an average with the predictions of the other models, 0 if it gains little.
+
+        The gain on the held-out rows must be larger than its standard error.
+        """
+        if trees is None:
+            return 0.0
+        n = min(len(targets), len(trees.predictions))  # the first rows of both are the same
+        targets, others, predictions, weight = targets[:n], others[:n], trees.predictions[:n], weight[:n]
+        base = self._losses(targets, others)
+        gains = [base - self._losses(targets, (1 - s) * others + s * predictions) for s in _TREE_SHARES]
+        best = int(np.argmax([np.average(gain, weights=weight) for gain in gains]))
+        gain = float(np.average(gains[best], weights=weight))
+        variance = float(np.average((gains[best] - gain) ** 2, weights=weight)) * (weight**2).sum() / weight.sum() ** 2
+        return float(_TREE_SHARES[best]) if gain > variance**0.5 else 0.0
 
     def _learned(self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> list[Entry]:
         """Return entries with fitted metrics, learned from rows on which no error will be estimated.
@@ -260,8 +332,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         A candidate that tries several kernels becomes one entry for each. With few rows there is time to learn from
         several draws; averages of such models are better than any one of them.
         """
-        keys = row_uniforms(keyed(seed_sequence(self._model_seed), "sample"), 0, len(data[1]))[:, 0]
-        others = np.sort(np.argsort(keys, kind="stable")[min(self.n_selection, len(keys) // 5) :])
+        n, others = len(data[1]), self._selection(data[1], data[2])[1]
         if len(others) > 2 * SAMPLE:
             others = others[np.sort(generator(self._seed, "metric").permutation(len(others))[:SAMPLE])]
         done: list[Entry] = []
@@ -275,9 +346,9 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             began = clock.elapsed()
             done += self._alternatives(entry, others, data)
             seconds = clock.elapsed() - began
-            if len(keys) < _ENOUGH_ROWS:
+            if n < _ENOUGH_ROWS:
                 clock.reserved = max(clock.reserved, seconds)
-            repeats = _REPEATS if len(keys) < _FEW_ROWS and len(entries) > 1 else 0
+            repeats = _REPEATS if n < _FEW_ROWS and len(entries) > 1 else 0
             for repeat in range(1, repeats + 1):
                 if clock.elapsed() + seconds > _REPEAT_SHARE * clock.budget:
                     break
@@ -312,7 +383,11 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             seed = keyed(keyed(self._seed, entry.origin), f"repeat {entry.repeat}" if entry.repeat else "metric")
             metric.set_params(random_state=int(seed.generate_state(1)[0]))
         scaled = self._scaler(X).fit(X, sample_weight=weight).transform(X)
-        return metric.fit(scaled, self._model._codec().encode(y, type(self).__name__), weight)
+        return metric.fit(scaled, self._encoded(y), weight)
+
+    def _encoded(self, y: np.ndarray) -> np.ndarray:
+        """Return targets as columns of numbers."""
+        return self._model._codec().encode(y, type(self).__name__)
 
     def _learn_again(self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> None:
         """Learn the metrics of the final models again from all rows, and refit the models."""
@@ -399,6 +474,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         check_int(self.n_selection, "n_selection", name, minimum=1)
         check_int(self.n_averaged, "n_averaged", name, minimum=1)
         check_alphas(self.alphas, name)
+        check_bool(self.trees, "trees", name)
         check_bool(self.progress, "progress", name)
         if self.time_budget is not None:
             check_real(self.time_budget, "time_budget", name, minimum=0)
@@ -433,8 +509,12 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         """Convert the scores of a model to the predictions that are averaged."""
 
     @abstractmethod
+    def _losses(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        """Return the loss of each row."""
+
     def _loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
-        """Return the loss of an average."""
+        """Return the mean loss."""
+        return float(np.average(self._losses(targets, predictions), weights=weight))
 
     @abstractmethod
     def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:

@@ -10,6 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, Regre
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._state import COLUMNS, Declared, Estimator, Field, Floats, Many
+from ntkit.models.trees import BoostedTrees, TreesRegressor
 
 
 class Average(Declared, BaseEstimator):
@@ -23,7 +24,7 @@ class Average(Declared, BaseEstimator):
     Attributes
     ----------
     estimators_ : list of models
-        The model of largest weight comes first.
+        The model of largest weight comes first, but trees last.
     weights_ : ndarray of shape (n_estimators,)
     """
 
@@ -79,6 +80,9 @@ class Average(Declared, BaseEstimator):
             raise ValueError("there must be at least one estimator, and one weight per estimator")
         if {model.n_features_in_ for model in self.estimators_} != {self.n_features_in_}:
             raise ValueError("all estimators must have the same number of columns")
+        trees = [isinstance(model, BoostedTrees) for model in self.estimators_]
+        if trees[0] or trees != sorted(trees) or not self.weights_[0] > 0:
+            raise ValueError("trees must come after the other estimators, and the first weight must be positive")
 
 
 class AverageRegressor(MultiOutputMixin, RegressorMixin, Average):
@@ -90,12 +94,20 @@ class AverageRegressor(MultiOutputMixin, RegressorMixin, Average):
         return {"prediction": _weighted(found, self.weights_)}
 
     def predict(self, X: Any, *, return_std: bool = False) -> Any:
-        """Predict the targets of rows; see :meth:`FeatureRidge.predict`. Variances are weighted means too."""
+        """Predict the targets of rows; see :meth:`FeatureRidge.predict`.
+
+        Variances are weighted means of the models' variances. Trees have none, and count only in the predictions.
+        """
         if not return_std:
             return self._mean("predict", X)
-        found = [model.predict(X, return_std=True) for model in self.estimators_]
-        mean = _weighted([values for values, _ in found], self.weights_)
-        return mean, _weighted([deviation**2 for _, deviation in found], self.weights_) ** 0.5
+        values, deviations = [], []
+        for model in self.estimators_:
+            known = not isinstance(model, TreesRegressor)
+            value, *deviation = model.predict(X, return_std=True) if known else (model.predict(X),)
+            values.append(value)
+            deviations += deviation
+        weights = self.weights_[: len(deviations)]
+        return _weighted(values, self.weights_), _weighted([d**2 for d in deviations], weights / weights.sum()) ** 0.5
 
 
 class AverageClassifier(ClassifierMixin, Average):

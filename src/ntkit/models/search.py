@@ -14,6 +14,7 @@ from ntkit.models._search import Search, default_candidates
 from ntkit.models._targets import RealTargets, check_labels
 from ntkit.models.average import AverageClassifier, AverageRegressor
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
+from ntkit.models.trees import TreesClassifier, TreesRegressor
 
 __all__ = ["FeatureRidgeSearch", "FeatureRidgeSearchClassifier", "default_candidates"]
 
@@ -98,6 +99,9 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, SearchModel):
     n_averaged : int
         Maximum number of models in an average, whose weights are chosen by its error on these rows; 1: only the best
         model.
+    trees : bool
+        Whether an average may include gradient-boosted trees, with a weight of at most 0.9 that is chosen on the same
+        rows. Only with the default candidates, rows that are not sparse and `n_averaged` > 1.
     progress : bool
         Whether to show progress bars.
     random_state : None, int, RandomState or Generator
@@ -118,7 +122,8 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, SearchModel):
         metric.
     results_ : list of dict
         All fits: "name", "round", "n_rows", "n_components", "loss" (the measure of comparison), "error" (mean squared
-        error on held-out rows), "alpha", "seconds".
+        error on held-out rows), "alpha", "seconds". "trees" have their number of rounds as "n_components", and None as
+        "alpha".
     alpha_, alphas_, errors_, intercept_
         Attributes of `best_estimator_`.
     n_features_in_ : int
@@ -139,6 +144,7 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, SearchModel):
 
     _model = FeatureRidge
     _average_of = AverageRegressor
+    _tree_type = TreesRegressor
 
     def predict(self, X: Any, *, return_std: bool = False) -> Any:
         """Predict with the best estimator; see :meth:`FeatureRidge.predict`.
@@ -167,8 +173,8 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, SearchModel):
     def _predicted(self, model: Any, scores: np.ndarray) -> np.ndarray:  # noqa: ARG002
         return scores
 
-    def _loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
-        return float(np.average(self._errors(targets, predictions), weights=weight))
+    def _losses(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        return np.sum((predictions - targets) ** 2, axis=1)
 
 
 class FeatureRidgeSearchClassifier(ClassifierMixin, SearchModel):
@@ -176,7 +182,7 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, SearchModel):
 
     Parameters
     ----------
-    n_components, time_budget, candidates, alphas, n_selection, n_averaged, progress, random_state
+    n_components, time_budget, candidates, alphas, n_selection, n_averaged, trees, progress, random_state
         As for :class:`FeatureRidgeSearch`.
 
     Attributes
@@ -198,6 +204,7 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, SearchModel):
 
     _model = FeatureRidgeClassifier
     _average_of = AverageClassifier
+    _tree_type = TreesClassifier
 
     def _check_y(self, y: Any) -> np.ndarray:
         return check_labels(y, type(self).__name__)
@@ -211,9 +218,9 @@ class FeatureRidgeSearchClassifier(ClassifierMixin, SearchModel):
     def _predicted(self, model: Any, scores: np.ndarray) -> np.ndarray:
         return np.exp(model._targets.log_probabilities(scores, scores, type(self).__name__))
 
-    def _loss(self, targets: np.ndarray, predictions: np.ndarray, weight: np.ndarray) -> float:
+    def _losses(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         p = np.take_along_axis(predictions, targets.argmax(axis=1)[:, None], axis=1)[:, 0]
-        return float(np.average(-np.log(np.maximum(p, 1e-300)), weights=weight))
+        return -np.log(np.maximum(p, 1e-300))
 
     @property
     def classes_(self) -> np.ndarray:
