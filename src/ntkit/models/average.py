@@ -100,7 +100,8 @@ class AverageRegressor(MultiOutputMixin, RegressorMixin, Average):
         """
         if not return_std:
             return self._mean("predict", X)
-        values, deviations = [], []
+        values: list[Any] = []
+        deviations: list[Any] = []
         for model in self.estimators_:
             known = not isinstance(model, TreesRegressor)
             value, *deviation = model.predict(X, return_std=True) if known else (model.predict(X),)

@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, MultiOutputMixin, RegressorMixin
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_limits
 
 from ntkit import _array
 from ntkit._array import Array
@@ -28,10 +29,11 @@ from ntkit.models._checks import like_rows
 from ntkit.models._features import check_columns, take_columns
 from ntkit.models._targets import RealTargets, check_labels
 
-FIRST_ROUNDS, MAX_ROUNDS = 50, 1600
+FIRST_ROUNDS, MAX_ROUNDS = 25, 1600
 _SETTINGS = {"learning_rate": 0.05, "max_features": 0.5, "early_stopping": False}
 _MIN_FALL = 0.003  # rounds are doubled while the loss falls by this share
 _ROWS = 1024  # rows of a task
+_ONE_THREAD_SIZE = 10**7  # rows × columns × models; up to this size, one thread takes seconds
 
 
 class BoostedTrees(Declared, BaseEstimator):
@@ -90,9 +92,7 @@ class BoostedTrees(Declared, BaseEstimator):
         """
         check_int(self.n_rounds, "n_rounds", type(self).__name__, minimum=1)
         models = [model.set_params(max_iter=self.n_rounds) for model in self._begin(y)]
-        rows = numbers(X)
-        for model, target in zip(models, self._columns(y), strict=True):
-            model.fit(rows, target, sample_weight)
+        _fit(models, numbers(X), self._columns(y), sample_weight)
         take_columns(self, X)
         self._copy(models)
         return self
@@ -100,7 +100,7 @@ class BoostedTrees(Declared, BaseEstimator):
     def choose_rounds(
         self, fitted: tuple[Any, Any, Any], held_out: Any, loss: Callable[[np.ndarray], float], seconds: float
     ) -> Rounds:
-        """Fit 50, 100, 200, … rounds while the loss on held-out rows falls and there is time; return the best number.
+        """Fit 25, 50, 100, … rounds while the loss on held-out rows falls and there is time; return the best number.
 
         Parameters
         ----------
@@ -118,8 +118,7 @@ class BoostedTrees(Declared, BaseEstimator):
         X, held_out, targets = numbers(X), numbers(held_out), self._columns(y)
         n_rounds, best = FIRST_ROUNDS, Rounds(0, np.inf, np.empty(0))
         while True:
-            for model, target in zip(models, targets, strict=True):
-                model.set_params(max_iter=n_rounds).fit(X, target, weight)
+            _fit([model.set_params(max_iter=n_rounds) for model in models], X, targets, weight)
             before = best
             for index, predictions in enumerate(self._staged(models, held_out), start=1):
                 found = loss(predictions) if index > before.n_rounds else np.inf
@@ -357,7 +356,9 @@ class TreesClassifier(ClassifierMixin, BoostedTrees):
 
 
 @compiled
-def add_trees(X, column, threshold, left, right, value, root, output, out):
+def add_trees(
+    X: Any, column: Any, threshold: Any, left: Any, right: Any, value: Any, root: Any, output: Any, out: Any
+) -> None:
     """Add the values of all trees for some rows to `out`. Indices must be valid."""
     for tree in range(len(root)):
         k = output[tree]
@@ -366,6 +367,16 @@ def add_trees(X, column, threshold, left, right, value, root, output, out):
             while left[node] != node:
                 node = left[node] if X[i, column[node]] <= threshold[node] else right[node]
             out[i, k] += value[node]
+
+
+def _fit(models: list[Any], X: np.ndarray, targets: list[np.ndarray], weight: Any) -> None:
+    """Fit scikit-learn's models; small ones on one thread.
+
+    OpenMP threads wait for each other by spinning: if other programs use the cores, one thread is many times faster.
+    """
+    with threadpool_limits(1 if X.size * len(models) <= _ONE_THREAD_SIZE else None, user_api="openmp"):
+        for model, target in zip(models, targets, strict=True):
+            model.fit(X, target, weight)
 
 
 def numbers(X: Any) -> np.ndarray:
