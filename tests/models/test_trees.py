@@ -136,20 +136,41 @@ def test_rows_of_other_libraries(X):
         named.predict(frame[list("edcba")])
 
 
-def test_number_of_rounds(X):
-    """More rounds while the held-out loss falls; the predictions are those of the chosen number."""
+def test_choice_of_size_and_rounds(X):
+    """More rounds while the held-out loss falls; the predictions are those of the chosen trees."""
     t = steps(X)
     data = (X[:300], t[:300], None)
 
     def loss(predictions):
         return float(np.mean((predictions[:, 0] - t[300:]) ** 2))
 
-    found = TreesRegressor(random_state=0).choose_rounds(data, X[300:], loss, np.inf)
+    model = TreesRegressor(random_state=0)
+    found = model.choose(data, X[300:], loss, np.inf)
     assert found.loss == loss(found.predictions)
-    model = TreesRegressor(found.n_rounds, random_state=0).fit(X[:300], t[:300])
+    model.fit(X[:300], t[:300])
+    assert len(model.root_) == found.n_rounds
     assert loss(model.predict(X[300:].astype(np.float64))[:, None]) == pytest.approx(found.loss, rel=0.2)
-    short = TreesRegressor(random_state=0).choose_rounds(data, X[300:], loss, 0.0)
-    assert short.n_rounds <= 50
+    other = TreesRegressor(model.n_rounds, size="small" if model.size == "large" else "large", random_state=0)
+    assert loss(other.fit(X[:300], t[:300]).predict(X[300:])[:, None]) > 0.9 * found.loss
+    short = TreesRegressor(random_state=0)
+    assert short.choose(data, X[300:], loss, 0.0).n_rounds <= 50
+    assert short.size == "large"  # these come first
+
+
+@pytest.mark.parametrize(("size", "n_leaves", "n_rows"), [("small", 31, 20), ("large", 127, 5)])
+def test_sizes(size, n_leaves, n_rows, rng):
+    X = rng.standard_normal((4000, 3))
+    model = TreesRegressor(3, size=size, random_state=0).fit(X, X[:, 0] * X[:, 1])
+    assert (np.diff([*model.root_, len(model.left_)]) == 2 * n_leaves - 1).all()
+    counts = np.zeros(len(model.left_), dtype=int)
+    for row in X:
+        node = 0
+        while model.left_[node] != node:
+            node = model.left_[node] if row[model.column_[node]] <= model.threshold_[node] else model.right_[node]
+        counts[node] += 1
+    assert counts[counts > 0].min() >= n_rows
+    with pytest.raises(ValueError, match="'size' parameter of TreesRegressor must be one of"):
+        TreesRegressor(size="huge").fit(X, X[:, 0])
 
 
 # In the search.

@@ -36,7 +36,7 @@ from ntkit.models.adaptive import AdaptiveFeatures
 from ntkit.models.average import AverageClassifier, AverageRegressor, greedy_weights
 from ntkit.models.metric import LearnedMetric
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
-from ntkit.models.trees import Rounds, TreesClassifier, TreesRegressor
+from ntkit.models.trees import BoostedTrees, Choice, TreesClassifier, TreesRegressor
 from ntkit.preprocessing import ArcsinhScaler, ImageStandardizer
 
 _ALL_ROWS_COMPONENTS = 2048  # features of the first fits on all rows
@@ -49,7 +49,7 @@ _FEW_ROWS_SHARE = 0.5  # after this share of the budget, no further candidate is
 _REPEATS, _REPEAT_SHARE = 4, 0.2  # further draws for metrics of few rows, within this share of the budget
 _MAX_ON_ALL_ROWS = 6  # candidates compared on all rows
 _TREES = "trees"  # their name in results and averages
-_TREES_SHARE = 1 / 6  # the number of trees is chosen within this share of the budget
+_TREES_SHARE = 1 / 4  # size and number of trees are chosen within this share of the budget
 _TREE_SHARES = np.arange(1, 10) / 10  # possible weights of trees in an average
 
 
@@ -238,8 +238,8 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             if not entry.loss < before:
                 entry.loss, entry.model, entry.rank, entry.n_components = before, model, rank, n_components
 
-    def _grow_trees(self, data: tuple[Any, Any, Any], clock: SearchClock) -> Rounds | None:
-        """Choose the number of boosted trees on the rows on which metrics are compared; None without trees."""
+    def _grow_trees(self, data: tuple[Any, Any, Any], clock: SearchClock) -> tuple[BoostedTrees, Choice] | None:
+        """Choose the boosted trees on the rows on which metrics are compared; return them unfitted, None without trees."""
         X, y, weight = data
         rows, others = self._selection(y, weight)
         usable = self.trees and self.candidates is None and self.n_averaged > 1 and not _array.is_sparse(X)
@@ -247,29 +247,27 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             return None
         began = clock.elapsed()
         targets, their_weight = self._encoded(y)[rows], np.ones(len(rows)) if weight is None else weight[rows]
-        found = self._tree_model(1).choose_rounds(
+        model = self._tree_type(random_state=int(keyed(self._seed, _TREES).generate_state(1)[0]))
+        found = model.choose(
             (take_rows(X, others), y[others], None if weight is None else weight[others]),
             take_rows(X, rows),
             lambda predictions: self._loss(targets, predictions, their_weight),
             _TREES_SHARE * clock.budget,
         )
-        clock.reserved += clock.elapsed() - began  # for the fit on all rows
+        clock.reserved += 1.5 * found.seconds  # for the fit on all rows
         self.results_.append(
             {
                 "name": _TREES,
                 "round": 0,
                 "n_rows": len(others),
-                "n_components": found.n_rounds,
+                "n_components": model.n_rounds,
                 "loss": found.loss,
                 "error": float(np.average(self._errors(targets, found.predictions), weights=their_weight)),
                 "alpha": None,
                 "seconds": clock.elapsed() - began,
             }
         )
-        return found
-
-    def _tree_model(self, n_rounds: int) -> Any:
-        return self._tree_type(n_rounds, random_state=int(keyed(self._seed, _TREES).generate_state(1)[0]))
+        return model, found
 
     def _selection(self, y: np.ndarray, weight: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows on which learned metrics are compared, in the order of `left_out`, and all other rows."""
@@ -280,7 +278,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         return order[:n_selection], np.sort(order[n_selection:])
 
     def _average(
-        self, done: list[Entry], trees: Rounds | None, data: tuple[Any, Any, Any], clock: SearchClock
+        self, done: list[Entry], trees: tuple[BoostedTrees, Choice] | None, data: tuple[Any, Any, Any], clock: SearchClock
     ) -> tuple[str, Any]:
         """Return the best model or an average of several, whichever predicts held-out rows better."""
         best = done[0]
@@ -305,20 +303,21 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             return chosen[0][1].name, chosen[0][1].model
         parts = [((1 - tree_share) * share, entry.name, entry.model) for share, entry in chosen]
         if trees is not None and tree_share:
-            parts.append((tree_share, _TREES, self._tree_model(trees.n_rounds).fit(*data)))
+            parts.append((tree_share, _TREES, trees[0].fit(*data)))
         weights, names, models = zip(*parts, strict=True)
         name = " + ".join(f"{weight:.2g} {name}" for weight, name in zip(weights, names, strict=True))
         return name, self._average_of.of(list(models), list(weights))
 
-    def _tree_share(self, targets: np.ndarray, others: np.ndarray, weight: np.ndarray, trees: Rounds | None) -> float:
+    def _tree_share(self, targets: np.ndarray, others: np.ndarray, weight: np.ndarray, trees: tuple[BoostedTrees, Choice] | None) -> float:
         """Return the weight of the trees in an average with the predictions of the other models, 0 if it gains little.
 
         The gain on the held-out rows must be larger than its standard error.
         """
         if trees is None:
             return 0.0
-        n = min(len(targets), len(trees.predictions))  # the first rows of both are the same
-        targets, others, predictions, weight = targets[:n], others[:n], trees.predictions[:n], weight[:n]
+        predictions = trees[1].predictions[: len(targets)]  # the first rows of both are the same
+        n = len(predictions)
+        targets, others, weight = targets[:n], others[:n], weight[:n]
         base = self._losses(targets, others)
         gains = [base - self._losses(targets, (1 - s) * others + s * predictions) for s in _TREE_SHARES]
         best = int(np.argmax([np.average(gain, weights=weight) for gain in gains]))

@@ -24,13 +24,18 @@ from ntkit._batching import run_on_threads
 from ntkit._compiled import compiled
 from ntkit._random import RandomState, seed_sequence
 from ntkit._state import COLUMNS, Declared, Field, Flag, Floats, Integers, Labels
-from ntkit._validation import check_int, message
+from ntkit._validation import check_choice, check_int, message
 from ntkit.models._checks import like_rows
 from ntkit.models._features import check_columns, take_columns
 from ntkit.models._targets import RealTargets, check_labels
 
-FIRST_ROUNDS, MAX_ROUNDS = 25, 1600
-_SETTINGS = {"learning_rate": 0.05, "max_features": 0.5, "early_stopping": False}
+FIRST_ROUNDS = 25
+_SETTINGS = {"max_features": 0.5, "early_stopping": False}
+_SIZES: dict[str, dict[str, Any]] = {
+    "large": {"learning_rate": 0.1, "max_leaf_nodes": 127, "min_samples_leaf": 5},
+    "small": {"learning_rate": 0.05, "max_leaf_nodes": 31, "min_samples_leaf": 20},
+}
+_MAX_ROUNDS = {"large": 400, "small": 1600}
 _MIN_FALL = 0.003  # rounds are doubled while the loss falls by this share
 _ROWS = 1024  # rows of a task
 _ONE_THREAD_SIZE = 10**7  # rows × columns × models; up to this size, one thread takes seconds
@@ -46,6 +51,9 @@ class BoostedTrees(Declared, BaseEstimator):
     ----------
     n_rounds : int
         Number of trees; of each target or class, if there are several targets or more than two classes.
+    size : {"small", "large"}
+        Small trees have at most 31 leaves of 20 rows or more, and the learning rate 0.05; large trees at most 127
+        leaves of 5 rows or more, and the learning rate 0.1.
     random_state : None, int, RandomState or Generator
         Draws the columns that may split a node.
 
@@ -73,8 +81,9 @@ class BoostedTrees(Declared, BaseEstimator):
         "baseline_": Floats("n_outputs"),
     }
 
-    def __init__(self, n_rounds: int = 200, *, random_state: RandomState = None):
+    def __init__(self, n_rounds: int = 200, *, size: str = "small", random_state: RandomState = None):
         self.n_rounds = n_rounds
+        self.size = size
         self.random_state = random_state
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -91,16 +100,20 @@ class BoostedTrees(Declared, BaseEstimator):
         self
         """
         check_int(self.n_rounds, "n_rounds", type(self).__name__, minimum=1)
+        check_choice(self.size, "size", type(self).__name__, tuple(_SIZES))
         models = [model.set_params(max_iter=self.n_rounds) for model in self._begin(y)]
         _fit(models, numbers(X), self._columns(y), sample_weight)
         take_columns(self, X)
         self._copy(models)
         return self
 
-    def choose_rounds(
+    def choose(
         self, fitted: tuple[Any, Any, Any], held_out: Any, loss: Callable[[np.ndarray], float], seconds: float
-    ) -> Rounds:
-        """Fit 25, 50, 100, … rounds while the loss on held-out rows falls and there is time; return the best number.
+    ) -> Choice:
+        """Set `size` and `n_rounds` to the best ones for held-out rows.
+
+        For each size 25, 50, 100, … rounds are fitted while the loss falls and there is time. Large trees, which learn
+        more per second, come first.
 
         Parameters
         ----------
@@ -113,19 +126,33 @@ class BoostedTrees(Declared, BaseEstimator):
         seconds : float
             Rounds are not doubled if this would take longer.
         """
-        began, (X, y, weight) = time.perf_counter(), fitted
-        models = [model.set_params(warm_start=True) for model in self._begin(y)]
+        end, (X, y, weight) = time.perf_counter() + seconds, fitted
         X, held_out, targets = numbers(X), numbers(held_out), self._columns(y)
-        n_rounds, best = FIRST_ROUNDS, Rounds(0, np.inf, np.empty(0))
+        best, size = Choice(0, np.inf, np.empty(0), 0.0), self.size
+        for self.size in _SIZES:
+            models = [model.set_params(warm_start=True) for model in self._begin(y)]
+            found = self._choose_rounds(models, (X, targets, weight), held_out, loss, end)
+            if found.loss < best.loss:
+                best, size = found, self.size
+            if time.perf_counter() > end:
+                break
+        self.size, self.n_rounds = size, max(best.n_rounds, 1)
+        return best
+
+    def _choose_rounds(
+        self, models: list[Any], fitted: tuple[Any, Any, Any], held_out: np.ndarray, loss: Any, end: float
+    ) -> Choice:
+        began, n_rounds, best = time.perf_counter(), FIRST_ROUNDS, Choice(0, np.inf, np.empty(0), 0.0)
         while True:
-            _fit([model.set_params(max_iter=n_rounds) for model in models], X, targets, weight)
-            before = best
+            _fit([model.set_params(max_iter=n_rounds) for model in models], *fitted)
+            before, spent = best, time.perf_counter() - began
             for index, predictions in enumerate(self._staged(models, held_out), start=1):
                 found = loss(predictions) if index > before.n_rounds else np.inf
                 if found < best.loss:
-                    best = Rounds(index, found, predictions)
+                    best = Choice(index, found, predictions, spent)
             falls = best.loss < (1 - _MIN_FALL) * before.loss and best.n_rounds > n_rounds // 2
-            if not falls or n_rounds >= MAX_ROUNDS or 2 * (time.perf_counter() - began) > seconds:
+            now = time.perf_counter()
+            if not falls or n_rounds >= _MAX_ROUNDS[self.size] or 2 * now - began > end:
                 return best
             n_rounds *= 2
 
@@ -178,9 +205,9 @@ class BoostedTrees(Declared, BaseEstimator):
             thresholds = _rounded_down(thresholds)
         columns = xp.take(X, xp.asarray(self.column_[inner.ravel()], device=_array.device(X)), axis=1)
         wide = _array.widen(X)
-        turns = xp.astype(columns <= _array.constant(thresholds, X), wide.dtype)
+        turns = xp.astype(columns <= _array.constant(thresholds, X), xp.float32)  # small integers: exact
         turns = xp.permute_dims(xp.reshape(turns, (X.shape[0], len(tables), n_inner)), (1, 0, 2))
-        found = xp.matmul(turns, _array.constant(signs, wide)) == _array.constant(n_left, wide)
+        found = xp.matmul(turns, _array.constant(signs, turns)) == _array.constant(n_left, turns)
         by_tree = xp.matmul(xp.astype(found, wide.dtype), _array.constant(values[:, :, None], wide))[:, :, 0]
         outputs = np.eye(len(self.baseline_))[self.output_]
         return xp.permute_dims(by_tree, (1, 0)) @ _array.constant(outputs, wide) + _array.constant(self.baseline_, wide)
@@ -217,7 +244,7 @@ class BoostedTrees(Declared, BaseEstimator):
 
     def _settings(self) -> dict[str, Any]:
         seed = seed_sequence(self.random_state, owner=type(self).__name__)
-        return {**_SETTINGS, "random_state": int(seed.generate_state(1)[0])}
+        return {**_SETTINGS, **_SIZES[self.size], "random_state": int(seed.generate_state(1)[0])}
 
     @abstractmethod
     def _begin(self, y: Any) -> list[Any]:
@@ -236,12 +263,13 @@ class BoostedTrees(Declared, BaseEstimator):
         """Yield the predictions (n_samples, n_outputs) after each round."""
 
 
-class Rounds(NamedTuple):
-    """The best number of rounds, its loss on held-out rows, and the predictions for them."""
+class Choice(NamedTuple):
+    """The best number of rounds, its loss on held-out rows, the predictions for them, and the seconds of the fit."""
 
     n_rounds: int
     loss: float
     predictions: np.ndarray
+    seconds: float
 
 
 class TreesRegressor(MultiOutputMixin, RegressorMixin, BoostedTrees):
@@ -249,7 +277,7 @@ class TreesRegressor(MultiOutputMixin, RegressorMixin, BoostedTrees):
 
     Parameters
     ----------
-    n_rounds, random_state
+    n_rounds, size, random_state
         See :class:`BoostedTrees`.
 
     Examples
@@ -300,7 +328,7 @@ class TreesClassifier(ClassifierMixin, BoostedTrees):
 
     Parameters
     ----------
-    n_rounds, random_state
+    n_rounds, size, random_state
         See :class:`BoostedTrees`.
 
     Examples
