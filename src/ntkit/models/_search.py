@@ -239,7 +239,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
                 entry.loss, entry.model, entry.rank, entry.n_components = before, model, rank, n_components
 
     def _grow_trees(self, data: tuple[Any, Any, Any], clock: SearchClock) -> tuple[BoostedTrees, Choice] | None:
-        """Choose the boosted trees on the rows on which metrics are compared; return them unfitted, None without trees."""
+        """Choose boosted trees on the rows on which metrics are compared; return them unfitted, or None without trees."""
         X, y, weight = data
         rows, others = self._selection(y, weight)
         usable = self.trees and self.candidates is None and self.n_averaged > 1 and not _array.is_sparse(X)
@@ -278,7 +278,11 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         return order[:n_selection], np.sort(order[n_selection:])
 
     def _average(
-        self, done: list[Entry], trees: tuple[BoostedTrees, Choice] | None, data: tuple[Any, Any, Any], clock: SearchClock
+        self,
+        done: list[Entry],
+        trees: tuple[BoostedTrees, Choice] | None,
+        data: tuple[Any, Any, Any],
+        clock: SearchClock,
     ) -> tuple[str, Any]:
         """Return the best model or an average of several, whichever predicts held-out rows better."""
         best = done[0]
@@ -308,7 +312,9 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         name = " + ".join(f"{weight:.2g} {name}" for weight, name in zip(weights, names, strict=True))
         return name, self._average_of.of(list(models), list(weights))
 
-    def _tree_share(self, targets: np.ndarray, others: np.ndarray, weight: np.ndarray, trees: tuple[BoostedTrees, Choice] | None) -> float:
+    def _tree_share(
+        self, targets: np.ndarray, others: np.ndarray, weight: np.ndarray, trees: tuple[BoostedTrees, Choice] | None
+    ) -> float:
         """Return the weight of the trees in an average with the predictions of the other models, 0 if it gains little.
 
         The gain on the held-out rows must be larger than its standard error.

@@ -25,6 +25,7 @@ _LANDMARKS = ("uniform", "leverage", "kmeans")
 USUAL, LARGE = 2048, 4096
 """Numbers of landmarks for n_components="auto"."""
 _LARGE_RATIO = 0.93  # take LARGE if the error is below this share of the error with half of the landmarks
+_LARGE_RATIO_FEW_ROWS = 0.5  # up to 2 · LARGE rows, where LARGE landmarks take most of the time of a fit
 
 
 class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -41,7 +42,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
     ----------
     n_components : int or "auto"
         Number of landmarks, and of features of the kernel; at most the number of rows. "auto": 2048, or 4096 if the
-        fits of the metric predict that these lower the error by more than about 7 %.
+        fits of the metric predict that these lower the error by more than about 7 % (by half, up to 8192 rows).
     metric : LearnedMetric, FrozenEstimator or None
         The metric to learn; None: ``LearnedMetric()``. A fitted metric in scikit-learn's ``FrozenEstimator`` is used
         without refitting.
@@ -161,7 +162,8 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         params = dict(metric.kernel_params_)
         size: Any = self.n_components
         if size == "auto":
-            size = LARGE if metric.gain_ < _LARGE_RATIO and n_rows > 2 * LARGE else USUAL
+            ratio = _LARGE_RATIO if n_rows > 2 * LARGE else _LARGE_RATIO_FEW_ROWS
+            size = LARGE if metric.gain_ < ratio else USUAL
         return NystroemFeatures(
             metric.kernel_, n_components=size, landmarks=self.landmarks, lengthscale=1.0,
             depth=params.pop("depth", None), kernel_params=params or None, normalization="cholesky",
