@@ -264,7 +264,7 @@ def search(problem, _setting, _alpha):
     import ntkit
 
     law = ntkit.FeatureRidgeSearchClassifier if problem.classes else ntkit.FeatureRidgeSearch
-    return law(trees=False, random_state=problem.seed)
+    return law(random_state=problem.seed)
 
 
 def kernel_ridge_ntk(problem, depth, alpha):
@@ -288,7 +288,7 @@ METHODS = {
     ),
     "search": Method(
         "FeatureRidgeSearch",
-        "chooses kernels, metrics, size, α and an average of models itself, with `trees=False`; at most about 60 s",
+        "chooses kernels, metrics, size, α and an average of models and boosted trees itself; at most about 60 s",
         search,
         ours=True,
     ),

@@ -28,6 +28,7 @@ CLASSES = {
     "TableEncoder": "ntkit.tables",
     "AverageClassifier": "ntkit.models.average",
     "AverageRegressor": "ntkit.models.average",
+    "TreeLeaves": "ntkit.models.leaves",
     "TreesClassifier": "ntkit.models.trees",
     "TreesRegressor": "ntkit.models.trees",
 }

@@ -15,6 +15,7 @@ from tests.reference.trees import tree_sums
 import ntkit
 from ntkit import FeatureRidge, FeatureRidgeSearch, FeatureRidgeSearchClassifier
 from ntkit.export import to_onnx
+from ntkit.models import _search
 from ntkit.models.average import AverageClassifier, AverageRegressor
 from ntkit.models.trees import BoostedTrees, TreesClassifier, TreesRegressor
 
@@ -177,10 +178,11 @@ def test_sizes(size, n_leaves, n_rows, rng):
 
 
 @pytest.mark.parametrize("law", [FeatureRidgeSearch, FeatureRidgeSearchClassifier])
-def test_search_averages_with_trees_where_they_help(law, rng, tmp_path):
+def test_search_averages_with_trees_where_they_help(law, rng, tmp_path, monkeypatch):
+    monkeypatch.setattr(_search, "_REPEATS", 0)
     X = rng.standard_normal((1500, 5)).astype(np.float32)
     y = steps(X) + X[:, 4] if law is FeatureRidgeSearch else np.where(steps(X) > 1.5, "high", "low")
-    options = {"n_components": 64, "time_budget": 20, "random_state": 0}
+    options = {"n_components": 64, "time_budget": None, "random_state": 0}
     search = law(**options).fit(X[:1000], y[:1000])
     best = search.best_estimator_
     assert isinstance(best, AverageRegressor if law is FeatureRidgeSearch else AverageClassifier)
@@ -206,9 +208,10 @@ def test_search_averages_with_trees_where_they_help(law, rng, tmp_path):
     assert again.score(X[1000:], y[1000:]) > without.score(X[1000:], y[1000:])
 
 
-def test_smooth_functions_need_no_trees(rng):
+def test_smooth_functions_need_no_trees(rng, monkeypatch):
+    monkeypatch.setattr(_search, "_REPEATS", 0)
     X = rng.standard_normal((1000, 3))
-    search = FeatureRidgeSearch(n_components=256, time_budget=20, random_state=0).fit(X, np.sin(X[:, 0]) * X[:, 1])
+    search = FeatureRidgeSearch(n_components=256, time_budget=None, random_state=0).fit(X, np.sin(X[:, 0]) * X[:, 1])
     assert any(result["name"] == "trees" for result in search.results_)
     assert "trees" not in search.best_name_
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ntkit._batching import run_on_threads
-from ntkit.models._metric_comparison import LENGTH_STEP, PROGRESS, Comparison
+from ntkit.models._metric_comparison import LENGTH_STEP, PROGRESS, Comparison, FitLeaves
 from ntkit.models._metric_fits import (
     FEW_ROWS,
     FLOOR,
@@ -45,6 +45,9 @@ FINALIST_MARGIN_FEW_ROWS = 0.6  # with few rows, fits are cheap, errors noisy, a
 FINAL_ROUNDS, FINAL_PATHS = 2, 2  # rounds at the larger size, and the number of fits that get them
 REVIVAL_FLOOR = 5e-3  # a higher FLOOR that gives lost columns another chance
 ADDITIVE_MARGIN = 0.002  # functions of single columns must lower the error by this share to be used
+LEAF_ROWS = 1000  # with fewer rows, trees see too few of them
+# Leaves must lower the error by the share LEAF_MARGIN, and by LEAF_DEVIATIONS standard errors of the change.
+LEAF_MARGIN, LEAF_DEVIATIONS = 0.003, 0.5
 ADDITIVE_SCALE = 0.7
 """Square root of the total variance of the ramps; the features of the kernel have unit norm."""
 
@@ -90,7 +93,7 @@ class Learner:
 
     Errors up to `resolution` count as equal; the metric with fewer rounds is then better, since it keeps more columns.
     `ramps` are features of single columns (:class:`PiecewiseLinearEncoder`), tried in addition to the kernels of the
-    best fits.
+    best fits. `fit_leaves` fits features of the leaves of trees, tried in addition to the best fit.
     """
 
     def __init__(
@@ -107,8 +110,9 @@ class Learner:
         resolution: float = 0.0,
         tick: Callable[[str], None] = lambda _: None,
         ramps: np.ndarray | None = None,
+        fit_leaves: FitLeaves | None = None,
     ):
-        self.resolution, self.ramps = resolution, ramps
+        self.resolution, self.ramps, self.fit_leaves = resolution, ramps, fit_leaves
         self.X, self.Y, self.weight, self.rng, self.sizes, self.tick = X, Y, weight, rng, sizes, tick
         self.kernel, self.metric, self.most_rounds = kernel, metric, most_rounds
         self.trials: list[Trial] = []
@@ -129,7 +133,21 @@ class Learner:
         best: dict[tuple[Kernel, bool], Trial] = {}
         for trial in self._final_rounds(large, self._refine(large, ends)):
             best.setdefault((trial.kernel, trial.full), trial)
-        return Learned([Finalist(trial, large.outer_products(trial)) for trial in best.values()], self.trials)
+        finalists = [Finalist(trial, large.outer_products(trial)) for trial in best.values()]
+        used = sum(len(part) for part in large.splits[0][:2])
+        spare = order[used:] if len(large.splits) == 1 else order[:0]
+        with_leaves = self._with_leaves(large, finalists[0].trial, spare)
+        if with_leaves is not None:
+            finalists.insert(0, finalists[0]._replace(trial=with_leaves))
+        return Learned(finalists, self.trials)
+
+    def _with_leaves(self, rows: Comparison, best: Trial, spare: np.ndarray) -> Trial | None:
+        """Return the best fit with features of the leaves of trees, if these lower its error; else None."""
+        if self.fit_leaves is None or len(self.X) < LEAF_ROWS or not best.fits or best.error <= self.resolution:
+            return None
+        trial, deviation = rows.with_leaves(best, self.fit_leaves, spare)
+        self.trials.append(replace(trial, fits=()))
+        return trial if best.error - trial.error > max(LEAF_DEVIATIONS * deviation, LEAF_MARGIN * best.error) else None
 
     def _with_residuals(self, rows: Comparison, ends: list[Trial]) -> list[Trial]:
         """Continue diagonal paths with a metric that includes columns on which the residuals of the best fit depend.
@@ -277,12 +295,12 @@ class Learner:
             for _ in range(FINAL_ROUNDS):
                 A = rows.outer_products(trial) if trial.fits else np.zeros((1, 1))
                 metrics = [metric_of(A, full=trial.full, floor=floor) for floor in floors]
-                start = replace(trial, round=trial.round + 1)
+                start = replace(trial, round=trial.round + 1, additive=False)
                 further = [
                     fit
                     for M in metrics
                     if M is not None
-                    for fit in rows.lengths(replace(start, metric=M), (trial.factor,))
+                    for fit in rows.lengths(replace(start, metric=M), (trial.factor,), additive=trial.additive)
                 ]
                 found[index] += further
                 previous = self._rank(trial)[0]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
 from ntkit.kernels.distances import DistanceKernel
 from ntkit.models._metric_fits import LOWEST, Kernel, NystroemFit, Split, Trial, apply, descend_alpha, metric_of
+from ntkit.models.leaves import TreeLeaves
 
 # Rounds. Shares are relative to the error so far.
 PROGRESS = 0.005  # a round that lowers the error by a smaller share does not count as progress
@@ -24,7 +26,12 @@ MAX_LENGTHS = 7  # length scales tried in a round
 # Gradients are taken at a smaller α if the error exceeds the share POOR of the variance of the targets: the smallest α
 # whose error is at most TOLERABLE times the best.
 POOR, TOLERABLE = 0.5, 1.1
+LEAF_SCALE = 0.35
+"""Norm of the features of leaves; the features of the kernel have unit norm."""
 GRADIENT_ROWS = 2000  # number of rows over which gradients are averaged, all targets together
+
+FitLeaves: TypeAlias = Callable[[np.ndarray, np.ndarray, np.ndarray], TreeLeaves]
+"""Function that fits an encoder to rows, targets and weights."""
 
 
 class Comparison:
@@ -103,8 +110,12 @@ class Comparison:
             factor = better
         return replace(tried[factor], seconds=time.perf_counter() - began)
 
-    def lengths(self, trial: Trial, factors: Sequence[float]) -> list[Trial]:
-        """Return fits with the kernel and the metric of a trial for some length scales, with and without ramps."""
+    def lengths(self, trial: Trial, factors: Sequence[float], *, additive: bool = True) -> list[Trial]:
+        """Return fits with the kernel and the metric of a trial for some length scales, without and with ramps.
+
+        With `additive=False`, ramps are not tried.
+        """
+        ramps = self.ramps if additive else None
         Z = apply(trial.metric, self.X)
         median = self._median(trial.kernel, Z)
         found = []
@@ -112,20 +123,48 @@ class Comparison:
             self.tick(trial.kernel.label)
             began = time.perf_counter()
             spec = trial.kernel.spec(factor * median)
-            fits = [NystroemFit(spec, Z, self.Y, self.weight, split, self.ramps) for split in self.splits]
+            fits = [NystroemFit(spec, Z, self.Y, self.weight, split, ramps) for split in self.splits]
             fit = self._solved(replace(trial, factor=factor, length=factor * median), fits)
             gains = [each.gain(fit.alpha, fit.error) for each, _ in fit.fits]
             fit = replace(fit, gain=float(np.mean(gains)) if gains else 1.0)
             found.append(replace(fit, seconds=time.perf_counter() - began))
-            if self.ramps is not None:
-                alpha, error = self._additive(fits, fit.alpha)
+            if ramps is not None:
+                alpha, error = self._extended(fits, fit.alpha)
                 found.append(replace(found[-1], alpha=alpha, error=error, additive=True))
         return found
 
-    def _additive(self, fits: list[NystroemFit], alpha: float) -> tuple[float, float]:
-        """Return the best α with ramps, starting from the best α without them, and its error."""
-        index, solved = descend_alpha([fit.solve_additive for fit in fits], alpha)
+    def _extended(self, fits: list[NystroemFit], alpha: float) -> tuple[float, float]:
+        """Return the best α with further features, starting from the best α without them, and its error."""
+        index, solved = descend_alpha([fit.solve_extended for fit in fits], alpha)
         return 10.0 ** (index / 2), solved(index)[0]
+
+    def with_leaves(self, trial: Trial, fit_leaves: FitLeaves, spare: np.ndarray) -> tuple[Trial, float]:
+        """Return a trial to which features of leaves are added, and the standard error of the change of its error.
+
+        As in the final model, trees are fitted on half as many rows as there are: on `spare`, indices of rows that no
+        split uses, then on training rows. Spare rows that the trees do not need are held out too.
+        """
+        began = time.perf_counter()
+        Z, spec = apply(trial.metric, self.X), trial.kernel.spec(trial.length)
+        fits, before = [], []
+        for split in self.splits:
+            n_trees = (len(split.train) + len(split.held) + len(spare)) // 2
+            half = np.concatenate([spare, split.train])[:n_trees]
+            extras = fit_leaves(self.X[half], self.Y[half], self.weight[half]).transform(self.X)
+            extras *= LEAF_SCALE
+            ramps = self.ramps if trial.additive else None
+            extras = extras if ramps is None else np.hstack([ramps, extras])
+            larger = split._replace(held=np.concatenate([split.held, spare[n_trees:]]))
+            fits.append(NystroemFit(spec, Z, self.Y, self.weight, larger, extras))
+            before.append(fits[-1].squares(trial.alpha, 0 if ramps is None else ramps.shape[1]))
+        alpha, error = self._extended(fits, trial.alpha)
+        weight = np.concatenate([fit.solver.weight for fit in fits])
+        old, new = np.concatenate(before), np.concatenate([fit.squares(alpha) for fit in fits])
+        with np.errstate(invalid="ignore", divide="ignore"):  # errors may be infinite or 0: then leaves are not used
+            change, scale = np.average(new - old, weights=weight), trial.error / np.average(old, weights=weight)
+            variance = np.average((new - old - change) ** 2, weights=weight) * (weight**2).sum() / weight.sum() ** 2
+        trial = replace(trial, alpha=alpha, error=error * scale, leaves=True, seconds=time.perf_counter() - began)
+        return trial, float(variance**0.5 * scale)
 
     def _fit(
         self,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from ntkit.kernels import KernelSpec
 from ntkit.kernels.distances import DistanceKernel
 from ntkit.models._linalg import cholesky, cholesky_solve
 from ntkit.models._problems import Selection, from_statistics
-from ntkit.models._statistics import Statistics
+from ntkit.models._statistics import KeptRows, Statistics
 
 FLOOR = 1e-6  # added to eigenvalues of A, as a share of the largest, so that no direction is lost for good
 LOWEST, HIGHEST = -16, 8  # range of i in α = 10^(i/2) times the mean of k(x, x)
@@ -90,6 +91,8 @@ class Trial:
     """Error divided by the error with half of the landmarks; doubling the landmarks changes the error similarly."""
     additive: bool = False
     """Whether functions of single columns are added to the function of the kernel."""
+    leaves: bool = False
+    """Whether functions of the leaves of trees are added."""
     fits: tuple[Any, ...] = field(default=(), repr=False)
     """For each split, the :class:`NystroemFit` and the weights of its landmarks."""
 
@@ -105,15 +108,25 @@ class Trial:
 
 
 class RidgeSolver:
-    """Ridge regression for any α: fits on the features `rows`, which it overwrites, and predicts the held-out rows."""
+    """Ridge regression for any α: fits on the features of some rows, which it overwrites, and predicts others."""
 
-    def __init__(self, rows: np.ndarray, held: np.ndarray, Y: np.ndarray, weight: np.ndarray, split: Split):
-        statistics = Statistics(rows.shape[1], Y.shape[1])
-        statistics.add(rows, Y[split.train], weight[split.train], np.zeros(len(split.train)))
+    def __init__(self, rows: KeptRows, held: np.ndarray, Y: np.ndarray, weight: np.ndarray):
+        statistics = Statistics(rows.Z.shape[1], Y.shape[1])
+        statistics.add(*rows)
+        self.rows = statistics.finish().rows()
         self.problem: Any = from_statistics(
-            statistics.finish(), Selection("loo", 0), intercept=True, several=True, solver="cholesky"
+            statistics, Selection("loo", 0), intercept=True, several=True, solver="cholesky"
         )
-        self.held, self.Y, self.weight = held, Y[split.held], weight[split.held]
+        self.held, self.Y, self.weight = held, Y, weight
+
+    def leading(self, size: int) -> RidgeSolver:
+        """Return the solver for the first `size` features. It shares the sums, if there are more rows than features."""
+        held = self.held[:, :size]
+        if self.rows is not None:
+            return RidgeSolver(replace(self.rows, Z=self.rows.Z[:, :size].copy()), held, self.Y, self.weight)
+        part = copy(self)
+        part.problem, part.held = self.problem.leading(size), held
+        return part
 
     def solve(self, alpha: float) -> tuple[float, np.ndarray | None]:
         """Return the error and the weights for one α."""
@@ -131,6 +144,11 @@ class RidgeSolver:
         coef, intercept, _ = self.problem.weights(fit.X, alpha)
         return self.held @ coef.astype(self.held.dtype) + intercept
 
+    def squares(self, alpha: float) -> np.ndarray:
+        """Return the squared error of each held-out row for one α, infinity if there is no solution."""
+        found = self.predictions(alpha)
+        return np.full(len(self.Y), np.inf) if found is None else ((found - self.Y) ** 2).sum(axis=1)
+
     def error(self, held: np.ndarray, coef: np.ndarray, intercept: Any) -> float:
         """Return the mean squared error on the held-out rows, infinity if it is not finite."""
         squares = ((held @ coef.astype(held.dtype) + intercept - self.Y) ** 2).sum(axis=1)
@@ -139,7 +157,7 @@ class RidgeSolver:
 
 
 class NystroemFit:
-    """Ridge regression on Nyström features, for any α. With `ramps`, also on Nyström features and ramps together."""
+    """Ridge regression on Nyström features, for any α. With `extras`, also on these further features in addition."""
 
     def __init__(
         self,
@@ -148,7 +166,7 @@ class NystroemFit:
         Y: np.ndarray,
         weight: np.ndarray,
         split: Split,
-        ramps: np.ndarray | None = None,
+        extras: np.ndarray | None = None,
     ):
         self.spec, self.landmarks = spec, np.ascontiguousarray(Z[split.landmarks])
         K = np.asarray(spec.matrix(self.landmarks.astype(np.float64)))
@@ -162,21 +180,29 @@ class NystroemFit:
             times_triangular(spec.matrix(np.ascontiguousarray(Z[part]), self.landmarks), root)
             for part in (split.train, split.held)
         )
-        self.additive = None
-        if ramps is not None:  # must come first, since solvers centre their rows in place
-            extended = np.hstack([rows, ramps[split.train]]), np.hstack([held, ramps[split.held]])
-            self.additive = RidgeSolver(*extended, Y, weight, split)
-        self.solver = RidgeSolver(rows, held, Y, weight, split)
+        if extras is not None:
+            rows, held = np.hstack([rows, extras[split.train]]), np.hstack([held, extras[split.held]])
+        kept = KeptRows(rows, Y[split.train], weight[split.train], np.zeros(len(rows)))
+        whole = RidgeSolver(kept, held, Y[split.held], weight[split.held])
+        self.extended = None if extras is None else whole
+        self.solver = whole if extras is None else whole.leading(m)
         self.scale = self.solver.problem.scale or 1.0
 
     def solve(self, alpha: float) -> tuple[float, np.ndarray | None]:
         """Return the error and the weights for one α, relative to the scale of the kernel."""
         return self.solver.solve(alpha * self.scale)
 
-    def solve_additive(self, alpha: float) -> tuple[float, np.ndarray | None]:
-        """Return the error and the weights for one α with the ramps."""
-        assert self.additive is not None
-        return self.additive.solve(alpha * self.scale)
+    def solve_extended(self, alpha: float) -> tuple[float, np.ndarray | None]:
+        """Return the error and the weights for one α with the further features."""
+        assert self.extended is not None
+        return self.extended.solve(alpha * self.scale)
+
+    def squares(self, alpha: float, n_extras: int | None = None) -> np.ndarray:
+        """Return the squared error of each held-out row for one α, with some of the further features (None: all)."""
+        solver = self.extended
+        assert solver is not None
+        solver = solver if n_extras is None else solver.leading(len(self.landmarks) + n_extras)
+        return solver.squares(alpha * self.scale)
 
     def gain(self, alpha: float, error: float) -> float:
         """Return the error divided by the error with half of the landmarks.

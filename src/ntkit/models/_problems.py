@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -345,6 +346,15 @@ class FromSums(DirectProblem):
         self.left_targets = self.Y + self.y_mean
         self.Y = self.Y * root
         self.constant = root[:, 0] / (self.total or 1.0) ** 0.5 if intercept else None
+
+    def leading(self, size: int) -> FromSums:
+        """Return the problem of the first `size` features."""
+        part = copy(self)
+        xp: Any = _array.namespace(self.A)
+        part.A, part.R, part.P = xp.asarray(self.A[:size, :size], copy=True), self.R[:size], self.P[:size]
+        part.z_mean, part.n_unknowns, part._eigen = self.z_mean[:size], size, None
+        part.scale = check_scale(float(xp.sum(diagonal(part.A))) / (self.total or 1.0))
+        return part
 
     def matrix(self) -> Array:
         """See :meth:`DirectProblem.matrix`."""

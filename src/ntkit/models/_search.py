@@ -239,7 +239,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
                 entry.loss, entry.model, entry.rank, entry.n_components = before, model, rank, n_components
 
     def _grow_trees(self, data: tuple[Any, Any, Any], clock: SearchClock) -> tuple[BoostedTrees, Choice] | None:
-        """Choose boosted trees on the rows on which metrics are compared; return them unfitted, or None without trees."""
+        """Choose boosted trees on the rows on which metrics are compared; return them unfitted, or None."""
         X, y, weight = data
         rows, others = self._selection(y, weight)
         usable = self.trees and self.candidates is None and self.n_averaged > 1 and not _array.is_sparse(X)
@@ -406,7 +406,9 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
                 metric = self._metric(Entry(entry.origin, features, repeat=entry.repeat), None, data)
                 known[key] = metric.alternatives() if metric.kernel == "auto" else {"": metric}
             own, found = entry.features.metric.estimator, list(known[key].values())
-            same = [each for each in found if each.kernel_ == own.kernel_ and each.metric_.ndim == own.metric_.ndim]
+            kind = _kind(own)
+            same = [each for each in found if _kind(each)[:2] == kind[:2]]
+            same.sort(key=lambda each: _kind(each) != kind)
             entry.features = clone(features).set_params(metric=FrozenEstimator((same or found)[0]))
             entry.model = self._estimator(entry, entry.n_components, data[0]).fit(*data)
 
@@ -524,6 +526,11 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     @abstractmethod
     def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         """Return the error of each row."""
+
+
+def _kind(metric: LearnedMetric) -> tuple[str, int, bool]:
+    """Return the kernel of a metric, its number of dimensions, and whether it has features of leaves."""
+    return metric.kernel_, metric.metric_.ndim, metric.leaves_ is not None
 
 
 def _learns(features: Any) -> bool:

@@ -16,8 +16,10 @@ from ntkit._random import RandomState, keyed, seed_sequence
 from ntkit._state import COLUMNS, Declared, Estimator, Field, Integer, Optional
 from ntkit._validation import check_bool, check_choice, check_int, message
 from ntkit.features import NystroemFeatures
-from ntkit.models._checks import check_weight
+from ntkit.models._checks import check_weight, to_library
 from ntkit.models._metric import ADDITIVE_SCALE
+from ntkit.models._metric_comparison import LEAF_SCALE
+from ntkit.models.leaves import TreeLeaves
 from ntkit.models.metric import LearnedMetric
 from ntkit.preprocessing import PiecewiseLinearEncoder
 
@@ -34,9 +36,10 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         Z(x)·Z(y) ≈ k(Mx, My),
 
     where the kernel k, its length scale and M are learned from rows and targets, and landmarks are chosen among the
-    rows. If this lowers the error on held-out rows, features of single columns are added
-    (:class:`PiecewiseLinearEncoder`). A linear model of all features is then the sum of a function of all columns and
-    of functions of one column each. These are the default features of :class:`FeatureRidge` for tables.
+    rows. If this lowers the error on held-out rows, features of single columns (:class:`PiecewiseLinearEncoder`) and
+    indicators of the leaves of boosted trees are added. A linear model of all features is then the sum of a function of
+    all columns, of functions of one column each, and of functions with steps in a few columns. These are the default
+    features of :class:`FeatureRidge` for tables.
 
     Parameters
     ----------
@@ -51,6 +54,9 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
     additive : bool
         Whether to add features of single columns if the metric has found that they help. They come after the features
         of the kernel. There are at most 512, and `n_components` does not include them.
+    trees : bool
+        Whether to add features of the leaves of boosted trees if the metric has found that they help. They come last.
+        There are at most 960 with up to 60 targets, and `n_components` does not include them.
     batch_size : int or None
         Maximum number of rows per batch; None chooses it by the available memory.
     random_state : None, int, RandomState or Generator
@@ -63,6 +69,8 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         The features of the rows after the metric.
     additive_ : PiecewiseLinearEncoder or None
         Features of single columns, or None. They are multiplied by 0.7.
+    leaves_ : TreeLeaves or None
+        Features of the leaves of boosted trees, or None. They are multiplied by 0.35.
     feature_importances_ : ndarray of shape (n_features,)
         See :class:`LearnedMetric`.
     n_features_in_ : int
@@ -94,6 +102,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         "metric_": Estimator(("transform",)),
         "map_": Estimator(("transform",)),
         "additive_": Optional(Estimator(("transform",))),
+        "leaves_": Optional(Estimator(("transform",))),
         "_n_features_out": Integer(1),
     }
 
@@ -104,6 +113,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         metric: Any = None,
         landmarks: str = "uniform",
         additive: bool = True,
+        trees: bool = True,
         batch_size: int | None = None,
         random_state: RandomState = None,
     ):
@@ -111,6 +121,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         self.metric = metric
         self.landmarks = landmarks
         self.additive = additive
+        self.trees = trees
         self.batch_size = batch_size
         self.random_state = random_state
 
@@ -142,10 +153,17 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
             if sample_weight is not None:
                 Z = Z[np.flatnonzero(check_weight(sample_weight, int(Z.shape[0]), type(self).__name__))]
             self.map_ = self._map(keyed(seed, "landmarks"), int(Z.shape[0])).fit(Z)
-            self.additive_ = self.metric_.additive_ if self.additive and not _array.is_sparse(Z) else None
-            ramps = 0 if self.additive_ is None else self.additive_._n_features_out
-            self._n_features_out = self.map_._n_features_out + ramps
+            dense = not _array.is_sparse(Z)
+            self.additive_ = self.metric_.additive_ if self.additive and dense else None
+            self.leaves_ = self.metric_.leaves_ if self.trees and dense else None
+            extras = sum(encoder._n_features_out for encoder, _ in self._extras())
+            self._n_features_out = self.map_._n_features_out + extras
         return self
+
+    def _extras(self) -> list[tuple[Any, float]]:
+        """Return the encoders of further features, and the factors of these features."""
+        both = (self.additive_, ADDITIVE_SCALE), (self.leaves_, LEAF_SCALE)
+        return [(encoder, factor) for encoder, factor in both if encoder is not None]
 
     def _fitted_metric(self, X: Any, y: Any, weight: Any, seed: np.random.SeedSequence) -> Any:
         if isinstance(self.metric, FrozenEstimator):
@@ -189,26 +207,29 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
             return map_rows(self.transform, X, n_columns=self._n_features_out)
         rows = check_rows(self, X, reset=False, sparse=True)
         Z = self.map_.transform(self.metric_.transform(X))
-        if self.additive_ is None:
+        extras = self._extras()
+        if not extras:
             return Z
-        return _array.namespace(Z).concat([Z, self._ramps(rows)], axis=1)
-
-    def _ramps(self, rows: Array) -> Array:
-        """Return the features of single columns."""
-        if _array.is_sparse(rows):
-            rows = rows.toarray()
-        assert self.additive_ is not None
-        return ADDITIVE_SCALE * self.additive_.transform(rows)
+        rows = rows.toarray() if _array.is_sparse(rows) else rows
+        parts = [factor * encoder.transform(rows) for encoder, factor in extras]
+        return _array.namespace(Z).concat([Z, *parts], axis=1)
 
     def times(self, X: Any, weights: Array, tolerance: float = 0.0) -> Array:
         """Return Z(X) @ weights without computing the features; see :meth:`NystroemFeatures.times`."""
         rows, m = check_rows(self, X, reset=False, sparse=True), self.map_._n_features_out
         values = self.map_.times(self.metric_.transform(X), weights[:m], tolerance)
-        if self.additive_ is None:
-            return values
-        xp: Any = _array.namespace(values)
-        ramps = xp.astype(self._ramps(rows), values.dtype)
-        return values + xp.matmul(ramps, xp.astype(weights[m:], values.dtype))
+        rows = rows.toarray() if self._extras() and _array.is_sparse(rows) else rows
+        for encoder, factor in self._extras():
+            n = encoder._n_features_out
+            if isinstance(encoder, TreeLeaves):
+                part = encoder.times(rows, weights[m : m + n])
+            else:
+                xp: Any = _array.namespace(values)
+                part = xp.matmul(
+                    xp.astype(encoder.transform(rows), values.dtype), to_library(weights[m : m + n], values)
+                )
+            values, m = values + factor * part, m + n
+        return values
 
     def expression(self, X: Array) -> Array:
         """Return the features as one expression of array operations, without checks.
@@ -219,18 +240,18 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         """
         check_is_fitted(self)
         Z = self.map_.expression(self.metric_.expression(X))
-        if self.additive_ is None:
-            return Z
-        return _array.namespace(Z).concat([Z, ADDITIVE_SCALE * self.additive_.expression(X)], axis=1)
+        parts = [factor * encoder.expression(X) for encoder, factor in self._extras()]
+        return _array.namespace(Z).concat([Z, *parts], axis=1) if parts else Z
 
     def weighted_expression(self, X: Array, weights: np.ndarray, tolerance: float = 0.0) -> Array:
         """Return features times weights as one expression; see :meth:`NystroemFeatures.weighted_expression`."""
         m = self.map_._n_features_out
         values = self.map_.weighted_expression(self.metric_.expression(X), weights[:m], tolerance)
-        if self.additive_ is None:
-            return values
-        ramps = _array.widen(ADDITIVE_SCALE * self.additive_.expression(X))
-        return values + ramps @ _array.constant(weights[m:], ramps)
+        for encoder, factor in self._extras():
+            n = encoder._n_features_out
+            part = _array.widen(factor * encoder.expression(X))
+            values, m = values + part @ _array.constant(weights[m : m + n], part), m + n
+        return values
 
     @property
     def feature_importances_(self) -> np.ndarray:
@@ -247,6 +268,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
             check_int(self.n_components, "n_components", name, minimum=1)
         check_choice(self.landmarks, "landmarks", name, _LANDMARKS)
         check_bool(self.additive, "additive", name)
+        check_bool(self.trees, "trees", name)
         if self.batch_size is not None:
             check_int(self.batch_size, "batch_size", name, minimum=1)
         metric = self.metric.estimator if isinstance(self.metric, FrozenEstimator) else self.metric
@@ -259,15 +281,15 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         self._check_parameters()
         if not isinstance(self.metric_, LearnedMetric) or not isinstance(self.map_, NystroemFeatures):
             raise ValueError("there must be a LearnedMetric and NystroemFeatures")
-        sizes, n_features = {self.n_features_in_, self.metric_.n_features_in_}, self.map_._n_features_out
-        sizes.add(self.map_.n_features_in_)
-        if self.additive_ is not None:
-            if not isinstance(self.additive_, PiecewiseLinearEncoder):
-                raise ValueError("additive features must be a PiecewiseLinearEncoder")
-            sizes.add(self.additive_.n_features_in_)
-            n_features += self.additive_._n_features_out
+        if not isinstance(self.additive_, PiecewiseLinearEncoder | None):
+            raise ValueError("additive features must be a PiecewiseLinearEncoder")
+        if not isinstance(self.leaves_, TreeLeaves | None):
+            raise ValueError("features of leaves must be TreeLeaves")
+        encoders = [encoder for encoder, _ in self._extras()]
+        sizes = {each.n_features_in_ for each in (self, self.metric_, self.map_, *encoders)}
+        n_features = self.map_._n_features_out + sum(each._n_features_out for each in encoders)
         if len(sizes) > 1 or self._n_features_out != n_features:
-            raise ValueError("the metric, the map and the additive features must have the same columns")
+            raise ValueError("the metric, the map and the further features must have the same columns")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._estimator import AllOrNothing, as_floating, check_rows
-from ntkit._random import RandomState, generator, seed_sequence
+from ntkit._random import RandomState, generator, keyed, seed_sequence
 from ntkit._state import COLUMNS, Declared, Estimator, Field, Floats, Integer, Optional, Real, Seed, Text
 from ntkit._validation import check_bool, check_choice, check_int, message
 from ntkit.kernels import KernelSpec
@@ -28,8 +28,10 @@ from ntkit.models._metric import (
     Learner,
     Sizes,
 )
+from ntkit.models._metric_comparison import FitLeaves
 from ntkit.models._rows import as_arrays, take_rows
 from ntkit.models._targets import ClassTargets, RealTargets
+from ntkit.models.leaves import TreeLeaves
 from ntkit.networks import UnsupportedError
 from ntkit.preprocessing import PiecewiseLinearEncoder
 
@@ -96,9 +98,12 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
     additive_ : PiecewiseLinearEncoder or None
         Features of single columns, if adding them to the features of the kernel lowers the error on held-out rows;
         otherwise None.
+    leaves_ : TreeLeaves or None
+        Features of the leaves of boosted trees, if adding them lowers the error on held-out rows; otherwise None. They
+        are tried with 1000 rows or more and up to 256 columns. Their trees are fitted on half of the rows.
     results_ : list of dict
-        All fits: "kernel", "metric", "round", "lengthscale" (relative to the median distance), "additive", "alpha",
-        "error", "seconds".
+        All fits: "kernel", "metric", "round", "lengthscale" (relative to the median distance), "additive", "leaves",
+        "alpha", "error", "seconds".
     n_samples_used_ : int
         Number of rows used, at most `max_samples`.
     n_features_in_ : int
@@ -146,6 +151,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         "error_": Real(minimum=0.0),
         "gain_": Real(minimum=0.0),
         "additive_": Optional(Estimator(("transform",))),
+        "leaves_": Optional(Estimator(("transform",))),
         "results_": Field(),
         "n_samples_used_": Integer(1),
         "_n_features_out": Integer(1),
@@ -235,13 +241,18 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         if n >= MIN_ROWS and spread > 0 and scale.any():
             resolution = _RESOLUTION * spread if indicators else 0.0
             ramps = None if encoder is None else (ADDITIVE_SCALE * encoder.transform(X)).astype(np.float32)
-            learned = self._compare(rows, targets, weight / weight.mean(), kernel, resolution, ramps)
+            fit_leaves = None if encoder is None else self._leaf_fitter(targets, indicators=indicators)
+            learned = self._compare(rows, targets, weight / weight.mean(), kernel, resolution, ramps, fit_leaves)
             self.results_ = [_record(trial, spread) for trial in learned.trials]
-            found = [self._found(each, spread, encoder) for each in learned.finalists]
+            leaves = None
+            if fit_leaves is not None and learned.finalists[0].trial.leaves:
+                half = np.sort(generator(self._seed, "leaves").permutation(n)[: n // 2])
+                leaves = fit_leaves(X[half], targets[half], weight[half])
+            found = [self._found(each, spread, encoder, leaves) for each in learned.finalists]
         else:  # nothing to learn from: equal weights, and a length scale of about the median distance
             kernel = kernel or MATERN
             M = np.full(d, (2.0 * max(int(np.count_nonzero(scale)), 1)) ** -0.5)
-            nothing = {"alpha_": 1.0, "error_": 1.0, "gain_": 1.0, "additive_": None}
+            nothing = {"alpha_": 1.0, "error_": 1.0, "gain_": 1.0, "additive_": None, "leaves_": None}
             self.results_ = []
             found = [nothing | _of_kernel(kernel, M, np.diag((scale > 0).astype(np.float64)))]
         self.center_ = np.zeros(d) if sparse else mean
@@ -250,7 +261,9 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         self.__dict__.update(self._alternatives[0])
 
     @staticmethod
-    def _found(finalist: Finalist, spread: float, encoder: PiecewiseLinearEncoder | None) -> dict[str, Any]:
+    def _found(
+        finalist: Finalist, spread: float, encoder: PiecewiseLinearEncoder | None, leaves: TreeLeaves | None
+    ) -> dict[str, Any]:
         """Return the attributes of a fit, for standardized columns."""
         trial = finalist.trial
         return {
@@ -258,6 +271,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
             "error_": trial.error / spread,
             "gain_": trial.gain,
             "additive_": encoder if trial.additive else None,
+            "leaves_": leaves if trial.leaves else None,
             **_of_kernel(trial.kernel, trial.metric / trial.length, finalist.outer_products),
         }
 
@@ -278,7 +292,8 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         Returns
         -------
         dict from names such as "matern diagonal" to fitted LearnedMetrics
-            The best metric, which is this one, comes first. After loading from a pickle or a file it is the only one.
+            The best metric, which is this one, comes first. If it has features of leaves, the same metric without them
+            comes second. After loading from a pickle or a file it is the only one.
         """
         check_is_fitted(self)
         found = {}
@@ -287,8 +302,19 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
             other.__dict__.update(values)
             other.__dict__.pop("_alternatives", None)
             norm = {"l1": " l1"}.get(other.kernel_params_.get("norm", ""), "")
-            found[f"{other.kernel_}{norm} {'full' if other.metric_.ndim == 2 else 'diagonal'}"] = other
+            leaves = ", leaves" if other.leaves_ is not None else ""
+            found[f"{other.kernel_}{norm} {'full' if other.metric_.ndim == 2 else 'diagonal'}{leaves}"] = other
         return found
+
+    def _leaf_fitter(self, targets: np.ndarray, *, indicators: bool) -> FitLeaves:
+        """Return a function that fits features of leaves; the indicator of the last class follows from the others."""
+        n_targets = targets.shape[1] - indicators
+        seed = int(keyed(self._seed, "trees").generate_state(1)[0])
+
+        def fit_leaves(X: np.ndarray, Y: np.ndarray, weight: np.ndarray) -> TreeLeaves:
+            return TreeLeaves(random_state=seed).fit(X, Y[:, :n_targets], weight)
+
+        return fit_leaves
 
     def _compare(
         self,
@@ -298,6 +324,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         kernel: Kernel | None,
         resolution: float,
         ramps: np.ndarray | None,
+        fit_leaves: FitLeaves | None,
     ) -> Learned:
         from tqdm.auto import tqdm
 
@@ -310,6 +337,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
             learner = Learner(
                 X, Y, weight, generator(self._seed, "fits"), kernel=kernel, metric=self.metric,
                 most_rounds=self.max_rounds, sizes=Sizes(), resolution=resolution, tick=tick, ramps=ramps,
+                fit_leaves=fit_leaves,
             )  # fmt: skip
             try:
                 return learner.learn()
@@ -391,6 +419,10 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         KernelSpec.of(self.kernel_, **self.kernel_params_)
         if self._n_features_out != self.n_features_in_:
             raise ValueError("the number of features must equal the number of columns")
+        if self.leaves_ is not None and (
+            not isinstance(self.leaves_, TreeLeaves) or self.leaves_.n_features_in_ != self.n_features_in_
+        ):
+            raise ValueError("features of leaves must be TreeLeaves of the same columns")
         if self.additive_ is not None and (
             not isinstance(self.additive_, PiecewiseLinearEncoder)
             or self.additive_.n_features_in_ != self.n_features_in_
@@ -464,6 +496,7 @@ def _record(trial: Any, spread: float) -> dict[str, Any]:
         "round": trial.round,
         "lengthscale": trial.factor,
         "additive": trial.additive,
+        "leaves": trial.leaves,
         "alpha": trial.alpha,
         "error": trial.error / spread,
         "seconds": trial.seconds,

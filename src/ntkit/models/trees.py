@@ -34,10 +34,11 @@ _SETTINGS = {"max_features": 0.5, "early_stopping": False}
 _SIZES: dict[str, dict[str, Any]] = {
     "large": {"learning_rate": 0.1, "max_leaf_nodes": 127, "min_samples_leaf": 5},
     "small": {"learning_rate": 0.05, "max_leaf_nodes": 31, "min_samples_leaf": 20},
+    "shallow": {"learning_rate": 0.2, "max_leaf_nodes": 16, "min_samples_leaf": 20},
 }
 _MAX_ROUNDS = {"large": 400, "small": 1600}
 _MIN_FALL = 0.003  # rounds are doubled while the loss falls by this share
-_ROWS = 1024  # rows of a task
+ROWS_PER_TASK = 1024
 _ONE_THREAD_SIZE = 10**7  # rows × columns × models; up to this size, one thread takes seconds
 
 
@@ -51,9 +52,10 @@ class BoostedTrees(Declared, BaseEstimator):
     ----------
     n_rounds : int
         Number of trees; of each target or class, if there are several targets or more than two classes.
-    size : {"small", "large"}
+    size : {"small", "large", "shallow"}
         Small trees have at most 31 leaves of 20 rows or more, and the learning rate 0.05; large trees at most 127
-        leaves of 5 rows or more, and the learning rate 0.1.
+        leaves of 5 rows or more, and the learning rate 0.1; shallow trees, whose leaves serve as features, at most 16
+        leaves of 20 rows or more, and the learning rate 0.2.
     random_state : None, int, RandomState or Generator
         Draws the columns that may split a node.
 
@@ -112,8 +114,8 @@ class BoostedTrees(Declared, BaseEstimator):
     ) -> Choice:
         """Set `size` and `n_rounds` to the best ones for held-out rows.
 
-        For each size 25, 50, 100, … rounds are fitted while the loss falls and there is time. Large trees, which learn
-        more per second, come first.
+        For large and small trees, 25, 50, 100, … rounds are fitted while the loss falls and there is time. Large trees,
+        which learn more per second, come first.
 
         Parameters
         ----------
@@ -129,7 +131,7 @@ class BoostedTrees(Declared, BaseEstimator):
         end, (X, y, weight) = time.perf_counter() + seconds, fitted
         X, held_out, targets = numbers(X), numbers(held_out), self._columns(y)
         best, size = Choice(0, np.inf, np.empty(0), 0.0), self.size
-        for self.size in _SIZES:
+        for self.size in _MAX_ROUNDS:
             models = [model.set_params(warm_start=True) for model in self._begin(y)]
             found = self._choose_rounds(models, (X, targets, weight), held_out, loss, end)
             if found.loss < best.loss:
@@ -178,37 +180,62 @@ class BoostedTrees(Declared, BaseEstimator):
             raise ValueError(message(type(self).__name__, "X", "free of NaN and infinity", X))
         out = np.tile(self.baseline_, (len(rows), 1))
         nodes = (self.column_, self.threshold_, self.left_, self.right_, self.value_, self.root_, self.output_)
-        starts = range(0, len(rows), _ROWS)
-        run_on_threads(lambda start: add_trees(rows[start : start + _ROWS], *nodes, out[start : start + _ROWS]), starts)
+        starts = range(0, len(rows), ROWS_PER_TASK)
+        run_on_threads(
+            lambda start: add_trees(rows[start : start + ROWS_PER_TASK], *nodes, out[start : start + ROWS_PER_TASK]),
+            starts,
+        )
         return out
 
-    def _sum_expression(self, X: Array) -> Array:
-        """Return the sums of the trees as an expression of array operations.
+    @property
+    def n_leaves(self) -> int:
+        """Number of leaves of all trees."""
+        return int(np.count_nonzero(self.left_ == np.arange(len(self.left_))))
+
+    def leaf_indices(self) -> np.ndarray:
+        """Return the index of each leaf among all leaves, for each node; only the entries of leaves have a meaning."""
+        return np.cumsum(self.left_ == np.arange(len(self.left_))) - 1
+
+    def membership(self, X: Array) -> tuple[Array, list[np.ndarray]]:
+        """Return which leaf of each tree the rows reach, as an expression of array operations, and the leaves' nodes.
 
         A row is in a leaf if it turns left at all nodes of the leaf's path where the path does, and nowhere else: then
         the sum of its left turns, negative where the path turns right, is the number of left turns of the path.
+
+        Returns
+        -------
+        array of shape (n_trees, n_samples, n_leaves), and a list of arrays
+            Trees with fewer leaves than others have leaves without rows at the end.
         """
         ends = [*self.root_[1:], len(self.left_)]
         tables = [self._paths(root, end) for root, end in zip(self.root_, ends, strict=True)]
         n_inner, n_leaves = max(len(t[0]) for t in tables), max(t[1].shape[1] for t in tables)
         inner = np.zeros((len(tables), n_inner), dtype=np.int64)
-        signs, values = np.zeros((len(tables), n_inner, n_leaves)), np.zeros((len(tables), n_leaves))
+        signs = np.zeros((len(tables), n_inner, n_leaves))
         n_left = np.full((len(tables), 1, n_leaves), -1.0)  # no row is in a leaf that does not exist
         for i, (nodes, paths, leaves) in enumerate(tables):
             inner[i, : len(nodes)] = nodes
             signs[i, : len(nodes), : len(leaves)] = paths
             n_left[i, 0, : len(leaves)] = (paths > 0).sum(axis=0)
-            values[i, : len(leaves)] = self.value_[leaves]
         xp: Any = _array.namespace(X)
         thresholds = self.threshold_[inner.ravel()]
         if np.dtype(str(X.dtype).removeprefix("torch.")) != np.float64:
             thresholds = _rounded_down(thresholds)
         columns = xp.take(X, xp.asarray(self.column_[inner.ravel()], device=_array.device(X)), axis=1)
-        wide = _array.widen(X)
         turns = xp.astype(columns <= _array.constant(thresholds, X), xp.float32)  # small integers: exact
         turns = xp.permute_dims(xp.reshape(turns, (X.shape[0], len(tables), n_inner)), (1, 0, 2))
         found = xp.matmul(turns, _array.constant(signs, turns)) == _array.constant(n_left, turns)
-        by_tree = xp.matmul(xp.astype(found, wide.dtype), _array.constant(values[:, :, None], wide))[:, :, 0]
+        return found, [leaves for _, _, leaves in tables]
+
+    def _sum_expression(self, X: Array) -> Array:
+        """Return the sums of the trees as an expression of array operations."""
+        xp: Any = _array.namespace(X)
+        found, leaves = self.membership(X)
+        values = np.zeros((len(leaves), max(len(each) for each in leaves), 1))
+        for i, each in enumerate(leaves):
+            values[i, : len(each), 0] = self.value_[each]
+        wide = _array.widen(X)
+        by_tree = xp.matmul(xp.astype(found, wide.dtype), _array.constant(values, wide))[:, :, 0]
         outputs = np.eye(len(self.baseline_))[self.output_]
         return xp.permute_dims(by_tree, (1, 0)) @ _array.constant(outputs, wide) + _array.constant(self.baseline_, wide)
 
