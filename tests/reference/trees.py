@@ -15,3 +15,15 @@ def tree_sums(model, X):
                 node = (model.left_ if row[model.column_[node]] <= model.threshold_[node] else model.right_)[node]
             out[i, output] += model.value_[node]
     return out
+
+
+def leaf_indicators(model, X):
+    """For each leaf of all trees, in the order of the nodes: whether each row reaches it."""
+    leaves = [node for node in range(len(model.left_)) if model.left_[node] == node]
+    out = np.zeros((len(X), len(leaves)))
+    for i, row in enumerate(np.asarray(X, dtype=np.float64)):
+        for node in model.root_:
+            while model.left_[node] != node:
+                node = (model.left_ if row[model.column_[node]] <= model.threshold_[node] else model.right_)[node]
+            out[i, leaves.index(node)] = 1
+    return out
