@@ -153,6 +153,10 @@ def test_choice_of_size_and_rounds(X):
     assert loss(model.predict(X[300:].astype(np.float64))[:, None]) == pytest.approx(found.loss, rel=0.2)
     other = TreesRegressor(model.n_rounds, size="small" if model.size == "large" else "large", random_state=0)
     assert loss(other.fit(X[:300], t[:300]).predict(X[300:])[:, None]) > 0.9 * found.loss
+    hopeless = TreesRegressor(random_state=0)
+    least = hopeless.choose(data, X[300:], loss, np.inf, other=found.loss / 100)
+    assert (hopeless.size, least.n_rounds <= 100) == ("large", True)
+    assert hopeless.choose(data, X[300:], loss, np.inf, other=found.loss)[:2] == found[:2]
     short = TreesRegressor(random_state=0)
     assert short.choose(data, X[300:], loss, 0.0).n_rounds <= 50
     assert short.size == "large"  # these come first

@@ -164,7 +164,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             try:
                 learned = self._learned(entries, data, clock)
                 done = self._on_few_rows(learned, data, clock)
-                trees = self._grow_trees(data, clock)
+                trees = self._grow_trees(done, data, clock)
                 finals = self._on_all_rows(done, data, clock)
                 best = self._average(finals, trees, data, clock)
             finally:
@@ -238,7 +238,9 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             if not entry.loss < before:
                 entry.loss, entry.model, entry.rank, entry.n_components = before, model, rank, n_components
 
-    def _grow_trees(self, data: tuple[Any, Any, Any], clock: SearchClock) -> tuple[BoostedTrees, Choice] | None:
+    def _grow_trees(
+        self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock
+    ) -> tuple[BoostedTrees, Choice] | None:
         """Choose boosted trees on the rows on which metrics are compared; return them unfitted, or None."""
         X, y, weight = data
         rows, others = self._selection(y, weight)
@@ -253,6 +255,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             take_rows(X, rows),
             lambda predictions: self._loss(targets, predictions, their_weight),
             _TREES_SHARE * clock.budget,
+            other=min((entry.loss for entry in entries if np.isfinite(entry.loss)), default=0.0),
         )
         clock.reserved += 1.5 * found.seconds  # for the fit on all rows
         self.results_.append(

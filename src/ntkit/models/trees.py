@@ -37,6 +37,8 @@ _SIZES: dict[str, dict[str, Any]] = {
     "shallow": {"learning_rate": 0.2, "max_leaf_nodes": 16, "min_samples_leaf": 20},
 }
 _MAX_ROUNDS = {"large": 400, "small": 1600}
+_HOPELESS = 10.0  # trees are given up if their loss is this many times the loss of other models
+_ENOUGH_ROUNDS = 100  # after this many rounds
 _MIN_FALL = 0.003  # rounds are doubled while the loss falls by this share
 ROWS_PER_TASK = 1024
 _ONE_THREAD_SIZE = 10**7  # rows × columns × models; up to this size, one thread takes seconds
@@ -110,7 +112,13 @@ class BoostedTrees(Declared, BaseEstimator):
         return self
 
     def choose(
-        self, fitted: tuple[Any, Any, Any], held_out: Any, loss: Callable[[np.ndarray], float], seconds: float
+        self,
+        fitted: tuple[Any, Any, Any],
+        held_out: Any,
+        loss: Callable[[np.ndarray], float],
+        seconds: float,
+        *,
+        other: float = 0.0,
     ) -> Choice:
         """Set `size` and `n_rounds` to the best ones for held-out rows.
 
@@ -127,22 +135,25 @@ class BoostedTrees(Declared, BaseEstimator):
             Returns the loss of predictions for these rows.
         seconds : float
             Rounds are not doubled if this would take longer.
+        other : float
+            Loss of other models. Rounds are not doubled beyond 100 while the loss exceeds ten times this loss.
         """
         end, (X, y, weight) = time.perf_counter() + seconds, fitted
         X, held_out, targets = numbers(X), numbers(held_out), self._columns(y)
         best, size = Choice(0, np.inf, np.empty(0), 0.0), self.size
+        bound = _HOPELESS * other or np.inf
         for self.size in _MAX_ROUNDS:
             models = [model.set_params(warm_start=True) for model in self._begin(y)]
-            found = self._choose_rounds(models, (X, targets, weight), held_out, loss, end)
+            found = self._choose_rounds(models, (X, targets, weight), held_out, loss, end, bound)
             if found.loss < best.loss:
                 best, size = found, self.size
-            if time.perf_counter() > end:
+            if time.perf_counter() > end or best.loss > bound:
                 break
         self.size, self.n_rounds = size, max(best.n_rounds, 1)
         return best
 
     def _choose_rounds(
-        self, models: list[Any], fitted: tuple[Any, Any, Any], held_out: np.ndarray, loss: Any, end: float
+        self, models: list[Any], fitted: tuple[Any, Any, Any], held_out: np.ndarray, loss: Any, end: float, bound: float
     ) -> Choice:
         began, n_rounds, best = time.perf_counter(), FIRST_ROUNDS, Choice(0, np.inf, np.empty(0), 0.0)
         while True:
@@ -154,7 +165,8 @@ class BoostedTrees(Declared, BaseEstimator):
                     best = Choice(index, found, predictions, spent)
             falls = best.loss < (1 - _MIN_FALL) * before.loss and best.n_rounds > n_rounds // 2
             now = time.perf_counter()
-            if not falls or n_rounds >= _MAX_ROUNDS[self.size] or 2 * now - began > end:
+            hopeless = n_rounds >= _ENOUGH_ROUNDS and best.loss > bound
+            if not falls or hopeless or n_rounds >= _MAX_ROUNDS[self.size] or 2 * now - began > end:
                 return best
             n_rounds *= 2
 
