@@ -32,7 +32,7 @@ from ntkit.models._checks import check_alphas, check_weight
 from ntkit.models._features import MAX_LEARNED_COLUMNS, SAMPLE, seeded
 from ntkit.models._rows import as_arrays, as_rows, n_rows_of, take_rows
 from ntkit.models._search_clock import FIRST_COMPONENTS, Entry, Round, SearchClock, few_row_rounds, n_survivors
-from ntkit.models.adaptive import AdaptiveFeatures
+from ntkit.models.adaptive import LARGE, AdaptiveFeatures, automatic_size
 from ntkit.models.average import AverageClassifier, AverageRegressor, greedy_weights
 from ntkit.models.metric import LearnedMetric
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
@@ -206,9 +206,12 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     def _on_all_rows(self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> list[Entry]:
         """Fit the best candidates on all rows; return them sorted, best first."""
         n, index = len(data[1]), len(few_row_rounds(len(data[1]), self.n_components)) if len(entries) > 1 else 0
-        size = Round(n, min(_ALL_ROWS_COMPONENTS, self.n_components) if len(entries) > 1 else self.n_components)
+        size = Round(n, self._first_size(entries[0], n) if len(entries) > 1 else self.n_components)
         while size.n_components > FIRST_COMPONENTS and not clock.allows(size):
-            size = Round(n, size.n_components // 2)
+            if clock.learns_again:
+                clock.learns_again = False  # more features matter more than metrics of all rows
+            else:
+                size = Round(n, size.n_components // 2)
         done: list[Entry] = []
         # Two candidates first, then more features for the better one: these often help more than further candidates.
         for some in (entries[:2], entries[2:_MAX_ON_ALL_ROWS]):
@@ -224,6 +227,17 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
                         self._grow(entry, index, data, clock)
                 done.sort(key=lambda entry: entry.rank)
         return done
+
+    def _first_size(self, entry: Entry, n_rows: int) -> int:
+        """Return the number of features of the first fits on all rows.
+
+        If the targets of a small table have almost no noise, the metric asks for nearly all rows as landmarks. Smaller
+        fits would only take time.
+        """
+        size, metric = _ALL_ROWS_COMPONENTS, getattr(getattr(entry.features, "metric", None), "estimator", None)
+        if isinstance(metric, LearnedMetric) and n_rows <= 2 * LARGE:
+            size = max(size, automatic_size(metric, n_rows))
+        return min(size, self.n_components)
 
     def _grow(self, entry: Entry, index: int, data: tuple[Any, Any, Any], clock: SearchClock) -> None:
         """Double the features of a model of all rows while its error falls and there is time."""
@@ -354,8 +368,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             began = clock.elapsed()
             done += self._alternatives(entry, others, data)
             seconds = clock.elapsed() - began
-            if n < _ENOUGH_ROWS:
-                clock.reserved = max(clock.reserved, seconds)
+            clock.metric_seconds, clock.learns_again = max(clock.metric_seconds, seconds), n < _ENOUGH_ROWS
             repeats = _REPEATS if n < _FEW_ROWS and len(entries) > 1 else 0
             for repeat in range(1, repeats + 1):
                 if clock.elapsed() + seconds > _REPEAT_SHARE * clock.budget:
@@ -402,7 +415,8 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         candidates, known = self._candidates(data[0]), {}
         for entry in entries:
             features = candidates[entry.origin]
-            if not _learns(features) or clock.elapsed() + clock.reserved > _OVERTIME * clock.budget:
+            seconds = clock.reserved + clock.metric_seconds
+            if not _learns(features) or clock.elapsed() + seconds > _OVERTIME * clock.budget:
                 continue
             key = entry.origin, entry.repeat
             if key not in known:

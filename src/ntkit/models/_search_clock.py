@@ -27,7 +27,9 @@ class SearchClock:
         self.began, self.budget = time.perf_counter(), np.inf if budget is None else budget
         self.fits: list[tuple[float, float]] = []
         self.spent = False
-        self.reserved = 0.0  # seconds reserved for learning metrics again
+        self.reserved = 0.0  # seconds reserved for final fits
+        self.metric_seconds = 0.0  # seconds that learning metrics again would take
+        self.learns_again = False  # whether these are reserved too
         self.product: float | None = None  # seconds of a product of two matrices
 
     def elapsed(self) -> float:
@@ -40,7 +42,8 @@ class SearchClock:
 
     def allows(self, *sizes: Round) -> bool:
         """Whether there is time for fits of these sizes."""
-        fits = self.elapsed() + self.reserved + sum(self.estimate(size) for size in sizes) <= self.budget
+        reserved = self.reserved + (self.metric_seconds if self.learns_again else 0.0)
+        fits = self.elapsed() + reserved + sum(self.estimate(size) for size in sizes) <= self.budget
         self.spent |= not fits
         return fits
 

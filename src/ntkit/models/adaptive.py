@@ -30,6 +30,12 @@ _LARGE_RATIO = 0.93  # take LARGE if the error is below this share of the error 
 _LARGE_RATIO_FEW_ROWS = 0.5  # up to 2 · LARGE rows, where LARGE landmarks take most of the time of a fit
 
 
+def automatic_size(metric: LearnedMetric, n_rows: int) -> int:
+    """Return the number of landmarks for n_components="auto"."""
+    ratio = _LARGE_RATIO if n_rows > 2 * LARGE else _LARGE_RATIO_FEW_ROWS
+    return LARGE if metric.gain_ < ratio else USUAL
+
+
 class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Features of a kernel that adapts to the targets: :class:`LearnedMetric`, then :class:`NystroemFeatures`.
 
@@ -180,8 +186,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         params = dict(metric.kernel_params_)
         size: Any = self.n_components
         if size == "auto":
-            ratio = _LARGE_RATIO if n_rows > 2 * LARGE else _LARGE_RATIO_FEW_ROWS
-            size = LARGE if metric.gain_ < ratio else USUAL
+            size = automatic_size(metric, n_rows)
         return NystroemFeatures(
             metric.kernel_, n_components=size, landmarks=self.landmarks, lengthscale=1.0,
             depth=params.pop("depth", None), kernel_params=params or None, normalization="cholesky",
