@@ -68,6 +68,7 @@ def page(of_tables, of_scale, of_kernels, folder):
         ratios, times = tables.plot(runs, folder)
         parts += [
             tables.summary(runs).replace("### Summary", "## Summary"),
+            *machines(runs),
             f"![Errors of all methods relative to the lowest error on each data set]({ratios})",
             "## When not to use ntkit",
             lessons(runs),
@@ -85,6 +86,22 @@ def page(of_tables, of_scale, of_kernels, folder):
         parts += ["## Scaling with the number of rows", f"![{scale.TITLE}]({picture})", scale.report(growth)]
     parts += ["## Exact kernels", kernels.report(list(of_kernels)), "## Machine and versions"]
     return "\n\n".join([*parts, environments(of_tables, of_scale, of_kernels)]) + "\n"
+
+
+def machines(runs):
+    """Say which methods were timed on which machine, if there are several machines."""
+    timed = [run for run in runs if run["method"] in METHODS]
+    found = {
+        machine: {run["method"] for run in select(timed, hardware=machine)}
+        for machine in {run["hardware"] for run in timed}
+    }
+    if len(found) < 2:
+        return []
+    parts = [
+        f"{machine} ({_list([METHODS[name].label for name in METHODS if name in names])})"
+        for machine, names in sorted(found.items())
+    ]
+    return [f"Times are comparable only between methods measured on the same machine: {'; '.join(parts)}."]
 
 
 # When not to use ntkit.
