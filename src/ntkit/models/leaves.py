@@ -120,8 +120,11 @@ class TreeLeaves(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Transf
         self._by_tasks(put_leaves, numbers(rows), out, dtype(self._scale))
         return to_library(out, rows)
 
-    def times(self, X: Any, weights: Array) -> Array:
-        """Return the features times weights of shape (n_leaves, n_targets), in float64, without the features."""
+    def times(self, X: Any, weights: Array, tolerance: float = 0.0) -> Array:  # noqa: ARG002
+        """Return the features times weights of shape (n_leaves, n_targets), in float64, without the features.
+
+        The result is exact; `tolerance` is there because other maps have it.
+        """
         check_is_fitted(self)
         rows = as_floating(check_rows(self, X, reset=False))
         values = self._scale * _array.to_numpy(weights).astype(np.float64)
