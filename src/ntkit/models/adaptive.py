@@ -62,7 +62,7 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
         of the kernel. There are at most 512, and `n_components` does not include them.
     trees : bool
         Whether to add features of the leaves of boosted trees if the metric has found that they help. They come last.
-        There are at most 960 with up to 60 targets, and `n_components` does not include them.
+        There are at most 960, and `n_components` does not include them.
     batch_size : int or None
         Maximum number of rows per batch; None chooses it by the available memory.
     random_state : None, int, RandomState or Generator

@@ -39,6 +39,7 @@ _METRICS = ("auto", "diagonal", "full")
 _FEW_CLASSES = 20  # whole-number targets with at most this many distinct values are classes
 _RESOLUTION = 0.005  # errors of class indicators below this share of their variance count as 0: all rows are correct
 _MAX_KNOTS, _MAX_RAMPS = 14, 512  # knots per column; ramps of all columns, which may reduce the number of knots
+_MAX_LEAF_TARGETS = 60  # leaves need at least one tree for each target
 _MAX_NUMBERS = 2**27  # size of a dense sample of sparse rows: 512 MiB in float32
 
 
@@ -100,7 +101,8 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         otherwise None.
     leaves_ : TreeLeaves or None
         Features of the leaves of boosted trees, if adding them lowers the error on held-out rows; otherwise None. They
-        are tried with 1000 rows or more and up to 256 columns. Their trees are fitted on half of the rows.
+        are tried with 1000 rows or more, and up to 256 columns and 60 targets or classes. Their trees are fitted on half
+        of the rows.
     results_ : list of dict
         All fits: "kernel", "metric", "round", "lengthscale" (relative to the median distance), "additive", "leaves",
         "alpha", "error", "seconds".
@@ -241,7 +243,8 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         if n >= MIN_ROWS and spread > 0 and scale.any():
             resolution = _RESOLUTION * spread if indicators else 0.0
             ramps = None if encoder is None else (ADDITIVE_SCALE * encoder.transform(X)).astype(np.float32)
-            fit_leaves = None if encoder is None else self._leaf_fitter(targets, indicators=indicators)
+            few = targets.shape[1] <= _MAX_LEAF_TARGETS
+            fit_leaves = self._leaf_fitter(targets, indicators=indicators) if encoder is not None and few else None
             learned = self._compare(rows, targets, weight / weight.mean(), kernel, resolution, ramps, fit_leaves)
             self.results_ = [_record(trial, spread) for trial in learned.trials]
             leaves = None
