@@ -101,8 +101,8 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         otherwise None.
     leaves_ : TreeLeaves or None
         Features of the leaves of boosted trees, if adding them lowers the error on held-out rows; otherwise None. They
-        are tried with 1000 rows or more, and up to 256 columns and 60 targets or classes. Their trees are fitted on half
-        of the rows.
+        are tried with 1000 rows or more, and up to 256 columns and 60 targets or classes. Their trees are fitted on
+        half of the rows.
     results_ : list of dict
         All fits: "kernel", "metric", "round", "lengthscale" (relative to the median distance), "additive", "leaves",
         "alpha", "error", "seconds".
