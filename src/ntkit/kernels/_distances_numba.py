@@ -207,6 +207,18 @@ def signed_sums(Xt: Float64, Yt: Float64, W: Float64, out: Float64) -> None:
             out[i, k] = total
 
 
+@compiled(fastmath=("contract", "reassoc"))
+def absolute_sums(Zt: Float64, W: Float64, out: Float64) -> None:
+    """Add Σ_ij W[i, j] |z_ik − z_jk| to out[k]."""
+    n = len(W)
+    for i in range(n):
+        for k in range(len(Zt)):
+            z, total = Zt[k, i], 0.0
+            for j in range(n):
+                total += W[i, j] * abs(z - Zt[k, j])
+            out[k] += total
+
+
 # The exponential in float32, for predictions. The polynomial of degree 7 has an error of 1e-8. ln 2 is split into two
 # numbers, and the first one ends in 15 zero bits.
 _LN2_SINGLE = (np.float32(0.693359375), np.float32(-2.12194440e-4))

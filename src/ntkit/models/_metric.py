@@ -1,14 +1,16 @@
-"""Learn metrics in rounds: fit, average the outer products of gradients, refit; compare errors on held-out rows.
+"""Learn metrics: weights of columns or matrices M, and a kernel k(Mx, My), that predict held-out rows well.
 
-Kernel ridge regression with k(Mx, My) on a few landmarks gives a function f. Its average outer product of gradients
+Metrics of kernels of distances are learned by descent on the leave-one-out error (:mod:`ntkit.models._metric_descent`).
+Other kernels, such as the NTK, learn in rounds: ridge regression gives a function f = Σ c_j k(M·, M l_j), and its
+average outer product of gradients
 
     A = (1/n) Σ_i ∇f(x_i) ∇f(x_i)ᵀ    (summed over targets)
 
-shows along which directions f changes. M² ∝ A (or its diagonal) is the metric of the next fit: rows that differ only in
-directions that do not matter become neighbours. Kernels, metrics and length scales are compared on held-out rows.
+shows along which directions f changes. M² ∝ A (or its diagonal) is the metric of the next fit.
 
-Fits are small: 4000 rows and 512 landmarks take well below a tenth of a second. The best fits are compared again with
-more rows and landmarks, since length scales shrink with the number of rows.
+Kernels, metrics after each round, and length scales are compared on held-out rows. Fits are small: 4000 rows and 512
+landmarks take well below a tenth of a second. The best fits are compared again with more rows and landmarks, since
+length scales shrink with the number of rows.
 """
 
 from __future__ import annotations
@@ -20,30 +22,17 @@ from typing import NamedTuple
 import numpy as np
 
 from ntkit._batching import run_on_threads
-from ntkit.models._metric_comparison import LENGTH_STEP, PROGRESS, Comparison, FitLeaves
-from ntkit.models._metric_fits import (
-    FEW_ROWS,
-    FLOOR,
-    GAUSSIAN,
-    MATERN,
-    PRODUCT_LAPLACE,
-    Kernel,
-    Trial,
-    make_splits,
-    metric_of,
-)
+from ntkit.kernels.distances import DistanceKernel
+from ntkit.models._metric_comparison import LENGTH_STEP, Comparison, FitLeaves
+from ntkit.models._metric_descent import descend
+from ntkit.models._metric_fits import FEW_ROWS, GAUSSIAN, MATERN, PRODUCT_LAPLACE, Kernel, Trial, make_splits
 
 # Margins are shares of the error that they are compared with.
-TRANSFER_MARGIN = 0.03  # a metric from elsewhere must lower the error by this share to start a path
-TRANSFER_ROUNDS = 3  # rounds of a path that starts from the metric of another kernel
-GAUSSIAN_LENGTH = 0.45  # a Gaussian kernel does about as well as a Matérn kernel at this share of its length scale
-RESIDUAL_ERROR = 0.2  # above this share of the variance of the targets, a metric is learned for the residuals too
-RESTART_ERROR = 0.7  # above this share of the variance of the targets, all paths start again with more rows
 # Fits whose error exceeds the best by at most FINALIST_MARGIN are compared at a larger size.
-FINALIST_MARGIN, MAX_FINALISTS = 0.15, 3
+FINALIST_MARGIN, MAX_FINALISTS = 0.15, 4
 FINALIST_MARGIN_FEW_ROWS = 0.6  # with few rows, fits are cheap, errors noisy, and averages of unlike kernels help
-FINAL_ROUNDS, FINAL_PATHS = 2, 2  # rounds at the larger size, and the number of fits that get them
-REVIVAL_FLOOR = 5e-3  # a higher FLOOR that gives lost columns another chance
+SHORTER = 2  # this number of fits is also compared with a shorter length scale
+FULL_ROUNDS = 4  # rounds of descent from a diagonal metric to a full one
 ADDITIVE_MARGIN = 0.002  # functions of single columns must lower the error by this share to be used
 LEAF_ROWS = 1000  # with fewer rows, trees see too few of them
 # Leaves must lower the error by the share LEAF_MARGIN, and by LEAF_DEVIATIONS standard errors of the change.
@@ -53,25 +42,25 @@ ADDITIVE_SCALE = 0.7
 
 
 class Sizes(NamedTuple):
-    """Numbers of rows, landmarks and splits: in the rounds, and (`refined`) in the comparison of the best fits.
+    """Numbers of rows and landmarks, in the rounds and (`refined`) in the comparison of the best fits; splits.
 
     Several splits are used only below FEW_ROWS rows.
     """
 
     n_rows: int = 4000
     n_landmarks: int = 512
-    n_splits: int = 2
+    n_splits: int = 3
     n_rows_refined: int = 8000
     n_landmarks_refined: int = 1024
-    n_splits_refined: int = 3
 
 
 MAX_COLUMNS = 256
 """With more columns, full metrics and product kernels are tried only on request."""
+KERNELS = [PRODUCT_LAPLACE, MATERN, GAUSSIAN]
+"""The kernels that are compared by default."""
 MIN_ROWS = 30
 """With fewer rows, no metric is learned."""
 ROWS_PER_COLUMN = 20  # rows per column that a full metric needs
-MANY_COLUMNS = 8  # from this many columns on, a kernel with equal weights may miss a dependence on few of them
 
 
 class Learned(NamedTuple):
@@ -123,20 +112,24 @@ class Learner:
         n, sizes = len(self.X), self.sizes
         order = self.rng.permutation(n)
         n_held = max(min(n, sizes.n_rows_refined) // 5, 1)
-        splits = make_splits(order, n_held, 4 * sizes.n_rows // 5, sizes.n_landmarks, sizes.n_splits)
-        small = Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution)
-        ends = self._follow(small)
-        n_train, n_landmarks = 4 * sizes.n_rows_refined // 5, min(n, sizes.n_landmarks_refined)
-        splits = make_splits(order, n_held, n_train, n_landmarks, sizes.n_splits_refined)
-        large = Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution, self.ramps)
-        ends = self._follow(large) if self._missed(ends, large.variance) else self._with_residuals(small, ends)
+        small, large = (
+            make_splits(order, n_held, 4 * n_rows // 5, min(n, n_landmarks), sizes.n_splits)
+            for n_rows, n_landmarks in (
+                (sizes.n_rows, sizes.n_landmarks),
+                (sizes.n_rows_refined, sizes.n_landmarks_refined),
+            )
+        )
+        rows = Comparison(self.X, self.Y, self.weight, small, self.tick, self.resolution)
+        paths = self._follow(rows, [split.train for split in large])
+        ends = sorted((min(path, key=self._rank) for path in paths), key=self._rank)
+        rows = Comparison(self.X, self.Y, self.weight, large, self.tick, self.resolution, self.ramps)
         best: dict[tuple[Kernel, bool], Trial] = {}
-        for trial in self._final_rounds(large, self._refine(large, ends)):
+        for trial in self._refine(rows, ends):
             best.setdefault((trial.kernel, trial.full), trial)
-        finalists = [Finalist(trial, large.outer_products(trial)) for trial in best.values()]
-        used = sum(len(part) for part in large.splits[0][:2])
-        spare = order[used:] if len(large.splits) == 1 else order[:0]
-        with_leaves = self._with_leaves(large, finalists[0].trial, spare)
+        finalists = [Finalist(trial, rows.outer_products(trial)) for trial in best.values()]
+        used = sum(len(part) for part in large[0][:2])
+        spare = order[used:] if len(large) == 1 else order[:0]
+        with_leaves = self._with_leaves(rows, finalists[0].trial, spare)
         if with_leaves is not None:
             finalists.insert(0, finalists[0]._replace(trial=with_leaves))
         return Learned(finalists, self.trials)
@@ -149,166 +142,99 @@ class Learner:
         self.trials.append(replace(trial, fits=()))
         return trial if best.error - trial.error > max(LEAF_DEVIATIONS * deviation, LEAF_MARGIN * best.error) else None
 
-    def _with_residuals(self, rows: Comparison, ends: list[Trial]) -> list[Trial]:
-        """Continue diagonal paths with a metric that includes columns on which the residuals of the best fit depend.
+    def _follow(self, rows: Comparison, parts: Sequence[np.ndarray]) -> list[list[Trial]]:
+        """Return the fits of each kernel and kind of metric, round by round; descents use the rows of `parts`."""
+        kernels = [self.kernel] if self.kernel else [MATERN, GAUSSIAN] if self.wide else KERNELS
+        # Trials of a task are written by one thread; the order of the results does not depend on the threads.
+        paths: dict[tuple[Kernel, bool], list[Trial]] = {}
+        seed = int(self.rng.integers(2**63))
 
-        Columns that matter only in combination hardly change the first fits, and are lost among columns that matter
-        alone. Returns the best fits of all paths.
-        """
-        best = next((end for end in ends if not end.full), None)
-        unexplained = ends[0].error > RESIDUAL_ERROR * rows.variance
-        if best is None or not unexplained or self.X.shape[1] < MANY_COLUMNS or len(self.X) < FEW_ROWS or self.wide:
-            return ends
-        others = rows.residuals(best) if best.kernel.is_distance else None
-        if others is None:
-            return ends
-        path = others.rounds(others.first(best.kernel), full=False, most=self.most_rounds)
-        found = min(path, key=lambda trial: trial.error)
-        if not found.round or found.error > (1 - TRANSFER_MARGIN) * path[0].error:
-            return ends
-        paths: dict[Kernel, list[Trial]] = {}
+        def first(kernel: Kernel) -> None:
+            paths[kernel, False] = [rows.first(kernel)]
 
-        def follow(kernel: Kernel) -> None:
-            paths[kernel] = rows.rounds(rows.combined(best, kernel, others, found), full=False, most=TRANSFER_ROUNDS)
+        run_on_threads(first, kernels)
+        descending = [kernel for kernel in kernels if kernel.is_distance and self.most_rounds]
+        starts = {(kernel, False): paths[kernel, False][0] for kernel in descending}
+        self._descend(rows, parts, starts, paths, self.most_rounds, seed)
+        round_kernels = [kernel for kernel in descending if not kernel.separable]
+        if round_kernels and self._allows_full():
+            best = min(round_kernels, key=lambda kernel: min(map(self._rank, paths[kernel, False])))
+            start = min(paths[best, False], key=self._rank)
+            self._descend(rows, parts, {(best, True): start}, paths, FULL_ROUNDS, seed)
+        for kernel in kernels:
+            if not kernel.is_distance:
+                (start,) = paths[kernel, False]
+                for full in (True,) if self.metric == "full" else (False, True) if self._allows_full() else (False,):
+                    paths[kernel, full] = rows.rounds(start, full=full, most=self.most_rounds)
+        self.trials += [replace(trial, fits=()) for path in paths.values() for trial in path]
+        whole = [path for (_, full), path in paths.items() if full]
+        return whole if self.metric == "full" and whole else list(paths.values())
 
-        kernels = [end.kernel for end in ends if not end.full]
-        run_on_threads(follow, kernels)
-        self.trials += [replace(trial, fits=()) for kernel in kernels for trial in paths[kernel]]
-        diagonal = [end for end in ends if not end.full]
-        continued = [self._best(paths[kernel]) for kernel in kernels]
-        improved = map(self._best, zip(diagonal, continued, strict=True))
-        return sorted([*(end for end in ends if end.full), *improved], key=self._rank)
+    def _descend(
+        self,
+        rows: Comparison,
+        parts: Sequence[np.ndarray],
+        starts: dict[tuple[Kernel, bool], Trial],
+        paths: dict[tuple[Kernel, bool], list[Trial]],
+        n_rounds: int,
+        seed: int,
+    ) -> None:
+        """Descend from fits, on the training rows of each split; add a fit for each round to the paths."""
+        found: dict[tuple[Kernel, bool, int], list[tuple[np.ndarray, float]]] = {}
 
-    def _missed(self, ends: list[Trial], variance: float) -> bool:
-        """Whether little was explained and metrics did not help, although few of many columns may matter."""
-        first = min((trial.error for trial in self.trials if trial.round == 0), default=0.0)
-        learned = ends[0].error < (1 - TRANSFER_MARGIN) * first
-        return ends[0].error > RESTART_ERROR * variance and not learned and self.X.shape[1] >= MANY_COLUMNS
+        def run(task: tuple[Kernel, bool, int]) -> None:
+            kernel, full, index = task
+            trial, part = starts[kernel, full], parts[index]
+            M = trial.metrics[index] / trial.length
+            spec, rng = kernel.spec(), np.random.default_rng([seed, index])
+            assert isinstance(spec, DistanceKernel)
+            found[task] = list(
+                descend(
+                    spec, self.X[part], self.Y[part], self.weight[part], np.diag(M) if full else M, trial.alpha, rng,
+                    n_rounds,
+                )
+            )  # fmt: skip
 
-    def _follow(self, rows: Comparison) -> list[Trial]:
-        """Follow a path of rounds for each kernel and kind of metric; return the best fit of each, sorted by error."""
-        kernels = [self.kernel] if self.kernel else [MATERN] if self.wide else [MATERN, PRODUCT_LAPLACE]
-        firsts: dict[Kernel, Trial] = {}
-        diagonals: dict[Kernel, list[Trial]] = {}
-        others: dict[tuple[Kernel, bool], list[Trial]] = {}
+        run_on_threads(run, [(*key, index) for key in starts for index in range(len(parts))])
 
-        def diagonal(kernel: Kernel) -> None:
-            firsts[kernel] = rows.first(kernel)
-            if self.metric != "full" or kernel.separable:
-                diagonals[kernel] = rows.rounds(firsts[kernel], full=False, most=self.most_rounds)
+        def fit(key: tuple[Kernel, bool]) -> None:
+            steps = zip(*(found[*key, index] for index in range(len(parts))), strict=True)
+            alpha = starts[key].alpha
+            for number, step in enumerate(steps, start=starts[key].round + 1):
+                trial = rows.descended(starts[key], [M for M, _ in step], alpha, number)
+                alpha = trial.alpha
+                paths.setdefault(key, []).append(trial)
 
-        def further(task: tuple[Kernel, bool]) -> None:
-            kernel, full = task
-            if full:
-                others[task] = rows.rounds(firsts[kernel], full=True, most=self.most_rounds)
-            else:
-                others[task] = self._transfer(rows, kernel, diagonals)
-
-        run_on_threads(diagonal, kernels)
-        full = self.metric == "full" or (self.metric == "auto" and not self.wide and self._allows_full())
-        tasks = [(kernel, False) for kernel in kernels if len(diagonals) > 1]
-        tasks += [(kernel, True) for kernel in kernels if full and not kernel.separable]
-        run_on_threads(further, tasks)
-        found = {kernel: diagonals[kernel] + others.get((kernel, False), []) for kernel in diagonals}
-        best = min(map(self._best, found.values()), key=self._rank, default=None)
-        if best is not None and all(best is not trial for path in diagonals.values() for trial in path):
-            # A path that started from the metric of another kernel found a better metric: try it with other kernels.
-            behind = [
-                kernel for kernel in diagonals if self._best(found[kernel]).error > (1 + TRANSFER_MARGIN) * best.error
-            ]
-            again: dict[Kernel, list[Trial]] = {}
-            run_on_threads(lambda kernel: again.update({kernel: self._transfer(rows, kernel, found)}), behind)
-            for kernel in behind:
-                others[kernel, False] = others.get((kernel, False), []) + again[kernel]
-        # This order does not depend on the threads.
-        paths = [diagonals[kernel] + others.get((kernel, False), []) for kernel in kernels if kernel in diagonals]
-        paths += [others[task] for task in tasks if task[1]]
-        self.trials += [replace(trial, fits=()) for path in paths for trial in path]
-        return sorted(map(self._best, paths), key=self._rank)
+        for key in starts:
+            paths.setdefault(key, [])
+        run_on_threads(fit, starts)
 
     def _allows_full(self) -> bool:
-        """Whether there are enough rows for a full metric.
-
-        Below FEW_ROWS, one metric serves several splits, so held-out rows of one split are training rows of others. A
-        full metric has enough entries to overfit them.
-        """
+        """Whether to try full metrics; unless they are asked for, only if there are enough rows for their entries."""
         n, d = self.X.shape
-        return d > 1 and n >= max(FEW_ROWS, ROWS_PER_COLUMN * d)
+        if self.metric != "auto":
+            return self.metric == "full"
+        return not self.wide and d > 1 and n >= ROWS_PER_COLUMN * d
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
         """Return the sort key of a fit: its expected error, then, for errors below the resolution, its round."""
         expected = trial.expected * (1 + ADDITIVE_MARGIN if trial.additive else 1)
         return max(expected, self.resolution), trial.round
 
-    def _best(self, trials: Sequence[Trial]) -> Trial:
-        return min(trials, key=self._rank)
-
-    def _transfer(self, rows: Comparison, kernel: Kernel, paths: dict[Kernel, list[Trial]]) -> list[Trial]:
-        """Continue from the best diagonal metric of another kernel, which may have found what this kernel missed."""
-        own = self._best(paths[kernel])
-        ends = [self._best(path) for path in paths.values()]
-        best = min(ends, key=lambda trial: (self._rank(trial), trial.kernel.label))
-        if best.kernel == kernel or not best.round:
-            return []
-        trial = rows.transfer(kernel, best)
-        return (
-            rows.rounds(trial, full=False, most=TRANSFER_ROUNDS)
-            if trial.error < (1 - TRANSFER_MARGIN) * own.error
-            else [trial]
-        )
-
     def _refine(self, rows: Comparison, ends: list[Trial]) -> list[Trial]:
-        """Fit the best ends with more rows and landmarks, also with shorter length scales and a smoother kernel."""
+        """Fit the best ends with more rows and landmarks, the very best also with shorter length scales."""
         margin = FINALIST_MARGIN if len(self.X) >= FEW_ROWS else FINALIST_MARGIN_FEW_ROWS
         bound = max((1 + margin) * ends[0].error, self.resolution)
-        near = [end for end in ends if end.error <= bound][:MAX_FINALISTS]
-        tasks = [(end, end.factor) for end in near]
-        tasks += [(end, end.factor / LENGTH_STEP) for end in near[:2] if end.kernel.has_length]
-        smooth = [replace(end, kernel=GAUSSIAN) for end in near if end.kernel == MATERN][:1] if not self.kernel else []
-        tasks += [(end, end.factor * GAUSSIAN_LENGTH) for end in smooth]
+        near = [end for end in ends if end.error <= bound][:MAX_FINALISTS] or ends[:1]
+        tasks = [(end, end.length) for end in near]
+        tasks += [(end, end.length / LENGTH_STEP) for end in near[:SHORTER] if end.kernel.has_length]
         found: dict[int, list[Trial]] = {}
 
         def fit(index: int) -> None:
-            end, factor = tasks[index]
-            found[index] = rows.lengths(end, (factor,))
+            end, length = tasks[index]
+            found[index] = rows.lengths(end, (length,))
 
         run_on_threads(fit, range(len(tasks)))
         finalists = [trial for index in range(len(tasks)) for trial in found[index]]
         self.trials += [replace(trial, fits=()) for trial in finalists]
         return sorted(finalists, key=self._rank)
-
-    def _final_rounds(self, rows: Comparison, finalists: list[Trial]) -> list[Trial]:
-        """Add rounds at the larger size for the best fits, while they lower the error.
-
-        Gradients of fits with more rows and landmarks are more accurate. If there are many columns, each round also
-        tries a metric with a higher floor: earlier rounds may have lost columns that matter a little.
-        """
-        best: dict[tuple[Kernel, bool], Trial] = {}
-        for trial in finalists:
-            best.setdefault((trial.kernel, trial.full), trial)
-        paths = list(best.values())[:FINAL_PATHS] if self.most_rounds else []
-        floors = (FLOOR, REVIVAL_FLOOR) if self.X.shape[1] >= MANY_COLUMNS else (FLOOR,)
-        found: dict[int, list[Trial]] = {index: [] for index in range(len(paths))}
-
-        def follow(index: int) -> None:
-            trial = paths[index]
-            for _ in range(FINAL_ROUNDS):
-                A = rows.outer_products(trial) if trial.fits else np.zeros((1, 1))
-                metrics = [metric_of(A, full=trial.full, floor=floor) for floor in floors]
-                start = replace(trial, round=trial.round + 1, additive=False)
-                further = [
-                    fit
-                    for M in metrics
-                    if M is not None
-                    for fit in rows.lengths(replace(start, metric=M), (trial.factor,), additive=trial.additive)
-                ]
-                found[index] += further
-                previous = self._rank(trial)[0]
-                trial = min([trial, *further], key=self._rank)
-                if not self._rank(trial)[0] < (1 - PROGRESS) * previous:
-                    break
-
-        run_on_threads(follow, range(len(paths)))
-        further = [trial for index in range(len(paths)) for trial in found[index]]
-        self.trials += [replace(trial, fits=()) for trial in further]
-        return sorted([*finalists, *further], key=self._rank)

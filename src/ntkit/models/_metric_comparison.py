@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ntkit.kernels.distances import DistanceKernel
-from ntkit.models._metric_fits import LOWEST, Kernel, NystroemFit, Split, Trial, apply, descend_alpha, metric_of
+from ntkit.models._metric_fits import Kernel, NystroemFit, Split, Trial, apply, descend_alpha, metric_of
 from ntkit.models.leaves import TreeLeaves
 
 # Rounds. Shares are relative to the error so far.
@@ -23,9 +23,6 @@ SHORTEST, LONGEST = 1e-3, 12.0
 LENGTH_STEP = 1.8  # ratio of two neighbouring length scales
 LENGTH_MARGIN = 0.002  # a neighbouring length scale must lower the error by this share
 MAX_LENGTHS = 7  # length scales tried in a round
-# Gradients are taken at a smaller α if the error exceeds the share POOR of the variance of the targets: the smallest α
-# whose error is at most TOLERABLE times the best.
-POOR, TOLERABLE = 0.5, 1.1
 LEAF_SCALE = 0.35
 """Norm of the features of leaves; the features of the kernel have unit norm."""
 GRADIENT_ROWS = 2000  # number of rows over which gradients are averaged, all targets together
@@ -54,11 +51,15 @@ class Comparison:
 
     def first(self, kernel: Kernel) -> Trial:
         """Return the best fit with equal weights for all columns."""
-        return self._best_length(kernel, np.ones(self.d), 1.0, 1e-3, 0)
+        return self._best_length(kernel, (np.ones(self.d),) * len(self.splits), 1.0, 1e-3, 0)
 
-    def transfer(self, kernel: Kernel, trial: Trial) -> Trial:
-        """Return the best fit with the metric of another trial."""
-        return self._best_length(kernel, trial.metric, 1.0, trial.alpha, trial.round)
+    def descended(self, trial: Trial, metrics: Sequence[np.ndarray], alpha: float, index: int) -> Trial:
+        """Return the fit with the kernel of a trial and other metrics, which include the length scale."""
+        began = time.perf_counter()
+        self.tick(trial.kernel.label)
+        length = float(np.exp(np.mean([-np.log(self._median(trial.kernel, M, s)) for s, M in enumerate(metrics)])))
+        fit = self._fit(trial.kernel, self._scaled(trial.kernel, metrics), min(length, LONGEST), alpha, index)
+        return replace(fit, seconds=time.perf_counter() - began)
 
     def rounds(self, trial: Trial, *, full: bool, most: int) -> list[Trial]:
         """Return a first fit and the fits that follow, each with the metric from the gradients of the previous fit.
@@ -70,8 +71,8 @@ class Comparison:
             metric = metric_of(self.outer_products(trial), full=full) if trial.fits else None
             if metric is None or (number > most and not fast):
                 break
-            index = trial.round + 1
-            trial = self._best_length(trial.kernel, metric, trial.factor, trial.alpha, index, tune=number % 2 == 1)
+            metrics, index = (metric,) * len(self.splits), trial.round + 1
+            trial = self._best_length(trial.kernel, metrics, trial.length, trial.alpha, index, tune=number % 2 == 1)
             trials.append(trial)
             idle = 0 if trial.error < (1 - PROGRESS) * lowest else idle + 1
             fast = trial.error < (1 - FAST_PROGRESS) * lowest
@@ -81,54 +82,58 @@ class Comparison:
         return trials
 
     def _best_length(
-        self, kernel: Kernel, metric: np.ndarray, factor: float, alpha: float, index: int, *, tune: bool = True
+        self,
+        kernel: Kernel,
+        metrics: tuple[np.ndarray, ...],
+        length: float,
+        alpha: float,
+        index: int,
+        *,
+        tune: bool = True,
     ) -> Trial:
-        """Return the best fit with a metric, descending over length scales from `factor`; without `tune`, fit once."""
-        began = time.perf_counter()
-        Z = apply(metric, self.X)
-        median = self._median(kernel, Z)
+        """Return the best fit with a metric, descending over length scales from `length`; without `tune`, fit once."""
+        began, metrics = time.perf_counter(), self._scaled(kernel, metrics)
         tried: dict[float, Trial] = {}
 
-        def error(factor: float) -> float:
-            if factor not in tried:
+        def error(length: float) -> float:
+            if length not in tried:
                 self.tick(kernel.label)
                 near = alpha if not tried else next(reversed(tried.values())).alpha
                 widely = not index and not tried  # if little is explained, the error may have several minima in α
-                tried[factor] = self._fit(kernel, metric, Z, factor, factor * median, near, index, widely=widely)
-            return tried[factor].error
+                tried[length] = self._fit(kernel, metrics, length, near, index, widely=widely)
+            return tried[length].error
 
-        error(factor)
+        error(length)
         while tune and kernel.has_length and len(tried) < MAX_LENGTHS:
             near = [
                 each
-                for each in (round(factor / LENGTH_STEP, 9), round(factor * LENGTH_STEP, 9))
+                for each in (round(length / LENGTH_STEP, 9), round(length * LENGTH_STEP, 9))
                 if SHORTEST < each < LONGEST
             ]
-            better = next((each for each in near if error(each) < (1 - LENGTH_MARGIN) * error(factor)), None)
+            better = next((each for each in near if error(each) < (1 - LENGTH_MARGIN) * error(length)), None)
             if better is None:
                 break
-            factor = better
-        return replace(tried[factor], seconds=time.perf_counter() - began)
+            length = better
+        return replace(tried[length], seconds=time.perf_counter() - began)
 
-    def lengths(self, trial: Trial, factors: Sequence[float], *, additive: bool = True) -> list[Trial]:
-        """Return fits with the kernel and the metric of a trial for some length scales, without and with ramps.
-
-        With `additive=False`, ramps are not tried.
-        """
-        ramps = self.ramps if additive else None
-        Z = apply(trial.metric, self.X)
-        median = self._median(trial.kernel, Z)
+    def lengths(self, trial: Trial, lengths: Sequence[float]) -> list[Trial]:
+        """Return fits with the kernel and the metric of a trial for some length scales, without and with ramps."""
+        metrics = self._scaled(trial.kernel, trial.metrics)
+        rows = [apply(M, self.X) for M in metrics]
         found = []
-        for factor in factors if trial.kernel.has_length else (1.0,):
+        for length in lengths if trial.kernel.has_length else (1.0,):
             self.tick(trial.kernel.label)
             began = time.perf_counter()
-            spec = trial.kernel.spec(factor * median)
-            fits = [NystroemFit(spec, Z, self.Y, self.weight, split, ramps) for split in self.splits]
-            fit = self._solved(replace(trial, factor=factor, length=factor * median), fits)
+            spec = trial.kernel.spec(length)
+            fits = [
+                NystroemFit(spec, Z, self.Y, self.weight, split, self.ramps)
+                for Z, split in zip(rows, self.splits, strict=True)
+            ]
+            fit = self._solved(replace(trial, metrics=metrics, length=length), fits)
             gains = [each.gain(fit.alpha, fit.error) for each, _ in fit.fits]
             fit = replace(fit, gain=float(np.mean(gains)) if gains else 1.0)
             found.append(replace(fit, seconds=time.perf_counter() - began))
-            if ramps is not None:
+            if self.ramps is not None:
                 alpha, error = self._extended(fits, fit.alpha)
                 found.append(replace(found[-1], alpha=alpha, error=error, additive=True))
         return found
@@ -145,9 +150,8 @@ class Comparison:
         split uses, then on training rows. Spare rows that the trees do not need are held out too.
         """
         began = time.perf_counter()
-        Z, spec = apply(trial.metric, self.X), trial.kernel.spec(trial.length)
-        fits, before = [], []
-        for split in self.splits:
+        spec, fits, before = trial.kernel.spec(trial.length), [], []
+        for metric, split in zip(trial.metrics, self.splits, strict=True):
             n_trees = (len(split.train) + len(split.held) + len(spare)) // 2
             half = np.concatenate([spare, split.train])[:n_trees]
             extras = fit_leaves(self.X[half], self.Y[half], self.weight[half]).transform(self.X)
@@ -155,7 +159,7 @@ class Comparison:
             ramps = self.ramps if trial.additive else None
             extras = extras if ramps is None else np.hstack([ramps, extras])
             larger = split._replace(held=np.concatenate([split.held, spare[n_trees:]]))
-            fits.append(NystroemFit(spec, Z, self.Y, self.weight, larger, extras))
+            fits.append(NystroemFit(spec, apply(metric, self.X), self.Y, self.weight, larger, extras))
             before.append(fits[-1].squares(trial.alpha, 0 if ramps is None else ramps.shape[1]))
         alpha, error = self._extended(fits, trial.alpha)
         weight = np.concatenate([fit.solver.weight for fit in fits])
@@ -169,9 +173,7 @@ class Comparison:
     def _fit(
         self,
         kernel: Kernel,
-        metric: np.ndarray,
-        Z: np.ndarray,
-        factor: float,
+        metrics: tuple[np.ndarray, ...],
         length: float,
         alpha: float,
         index: int,
@@ -180,59 +182,29 @@ class Comparison:
     ) -> Trial:
         """Return the fit with the best α, descending from `alpha`, or with `widely` from the best of a coarse grid."""
         spec = kernel.spec(length)
-        fits = [NystroemFit(spec, Z, self.Y, self.weight, split) for split in self.splits]
-        return self._solved(Trial(kernel, metric, factor, length, alpha, np.inf, index), fits, widely=widely)
+        fits = [
+            NystroemFit(spec, apply(M, self.X), self.Y, self.weight, split)
+            for M, split in zip(metrics, self.splits, strict=True)
+        ]
+        return self._solved(Trial(kernel, metrics, length, alpha, np.inf, index), fits, widely=widely)
 
     def _solved(self, trial: Trial, fits: list[NystroemFit], *, widely: bool = False) -> Trial:
         """Return the trial with its best α."""
         i, solved = descend_alpha([fit.solve for fit in fits], trial.alpha, widely=widely)
-        found, weights = solved(i)[0], solved(self._undersmoothed(i, lambda j: solved(j)[0]))[1]
+        found, weights = solved(i)
         duals = () if not np.isfinite(found) else tuple(fit.dual(w) for fit, w in zip(fits, weights, strict=True))
         return replace(trial, alpha=10.0 ** (i / 2), error=found, fits=tuple(zip(fits, duals, strict=False)))
 
-    def residuals(self, trial: Trial) -> Comparison | None:
-        """Return the same comparison for the residuals of a trial, or None if it has no solution.
+    def _scaled(self, kernel: Kernel, metrics: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """Divide metrics by the median distance of two landmarks, if the kernel is a function of distances."""
+        return tuple(M / self._median(kernel, M, index) for index, M in enumerate(metrics))
 
-        Each half of the training rows is predicted from the other half, since a fit on all of them would also explain
-        their noise.
-        """
-        split = self.splits[0]
-        m, halves = len(split.landmarks), (split.train[::2], split.train[1::2])
-        Z, spec, left = apply(trial.metric, self.X), trial.kernel.spec(trial.length), self.Y.copy()
-        for train, held in (halves, halves[::-1], (split.train, split.held)):
-            fit = NystroemFit(spec, Z, self.Y, self.weight, Split(train, held, train[:m]))
-            found = fit.solver.predictions(trial.alpha * fit.scale)
-            if found is None:
-                return None
-            left[held] -= found
-        used = np.concatenate([split.train, split.held])
-        left[np.setdiff1d(np.arange(len(left)), used)] = np.average(left[used], axis=0)
-        return Comparison(self.X, left, self.weight, self.splits, self.tick)
-
-    def combined(self, trial: Trial, kernel: Kernel, others: Comparison, other: Trial) -> Trial:
-        """Return the best fit with the metric from the outer products of a trial and of a fit of its residuals."""
-        metric = metric_of(self.outer_products(trial) + others.outer_products(other), full=False)
-        assert metric is not None
-        return self._best_length(kernel, metric, 1.0, trial.alpha, trial.round + other.round)
-
-    def _undersmoothed(self, i: int, error: Callable[[int], float]) -> int:
-        """Return the index of the α for gradients: the best, or if little is explained the smallest tolerable one.
-
-        A kernel with equal weights for all columns may explain almost nothing with any α. Its best fit is then nearly
-        constant or linear, and says nothing about columns that matter in a nonlinear way.
-        """
-        best = error(i)
-        if best > POOR * self.variance:
-            while i > LOWEST and error(i - 1) <= TOLERABLE * best:
-                i -= 1
-        return i
-
-    def _median(self, kernel: Kernel, Z: np.ndarray) -> float:
-        """Return the median distance of two landmarks, in the norm of the kernel; 1 if it is no distance kernel."""
+    def _median(self, kernel: Kernel, metric: np.ndarray, index: int) -> float:
+        """Return the median distance of two landmarks of a split, in the norm of the kernel; 1 for other kernels."""
         spec = kernel.spec()
         if not isinstance(spec, DistanceKernel):
             return 1.0
-        some = Z[self.splits[0].landmarks][:256].astype(np.float64)
+        some = apply(metric, self.X[self.splits[index].landmarks[:256]].astype(np.float64))
         distances = spec.distances(some, some)[np.triu_indices(len(some), 1)] / spec.scale
         if not distances.size:
             return 1.0
@@ -247,14 +219,13 @@ class Comparison:
         n_targets = self.Y.shape[1]
         rows = self.splits[0].train
         step = max(GRADIENT_ROWS // (n_targets * len(trial.fits) or 1), min(50, len(rows)))
-        Z = apply(trial.metric, self.X)
-        total = np.zeros((self.d, self.d))
-        for fit, dual in trial.fits:
+        mean = np.zeros((self.d, self.d))
+        for M, (fit, dual) in zip(trial.metrics, trial.fits, strict=False):
+            total = np.zeros((self.d, self.d))
             for k in range(n_targets):
                 some = rows[np.arange(k * step, (k + 1) * step) % len(rows)][: len(rows)]
-                G = np.asarray(fit.spec.gradient(Z[some], fit.landmarks, dual[:, k]))
+                G = np.asarray(fit.spec.gradient(apply(M, self.X[some]), fit.landmarks, dual[:, k]))
                 G *= np.sqrt(self.weight[some] / max(self.weight[some].mean(), 1e-300))[:, None]
                 total += G.T @ G / len(some)
-        M = trial.metric
-        total /= len(trial.fits) or 1
-        return M @ total @ M.T if trial.full else M[:, None] * total * M[None, :]
+            mean += (M @ total @ M.T if trial.full else M[:, None] * total * M[None, :]) / len(trial.fits)
+        return mean

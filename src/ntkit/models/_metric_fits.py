@@ -74,14 +74,15 @@ GAUSSIAN = Kernel("gaussian")
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """A fit: kernel, metric (d,) or (d, d), length scale, α, and error on held-out rows.
+    """A fit: kernel, metric, length scale, α, and error on held-out rows.
 
-    `factor` is the length scale divided by the median distance, `length` the length scale itself.
+    With few rows there are several splits, and `metrics` has one metric for each, learned without its held-out rows.
+    `length` is the length scale; metrics of kernels with length scales are such that the median distance is 1.
     """
 
     kernel: Kernel
-    metric: np.ndarray
-    factor: float
+    metrics: tuple[np.ndarray, ...]
+    """M for each split: weights of the columns (d,), or matrices (d, d)."""
     length: float
     alpha: float
     error: float
@@ -104,7 +105,17 @@ class Trial:
     @property
     def full(self) -> bool:
         """Whether the metric is a matrix, not a diagonal."""
-        return self.metric.ndim == 2
+        return self.metrics[0].ndim == 2
+
+    @property
+    def metric(self) -> np.ndarray:
+        """The mean metric of the splits: geometric for weights of columns, of the squares for matrices."""
+        if len(self.metrics) == 1:
+            return self.metrics[0]
+        if not self.full:
+            weights: np.ndarray = np.exp(np.mean(np.log(self.metrics), axis=0))
+            return weights
+        return symmetric_root(np.mean([M @ M.T for M in self.metrics], axis=0))
 
 
 class RidgeSolver:
@@ -265,9 +276,15 @@ def metric_of(A: np.ndarray, *, full: bool, floor: float = FLOOR) -> np.ndarray 
     if not full:
         squares = np.diagonal(A)
         return np.sqrt(squares / squares.max() + floor)
-    values, vectors = np.linalg.eigh(A / np.trace(A))
-    values = np.maximum(values, 0) / values[-1] + floor
-    return (vectors * np.sqrt(values)) @ vectors.T
+    A = A / np.linalg.eigvalsh(A)[-1]
+    return symmetric_root(A, floor)
+
+
+def symmetric_root(A: np.ndarray, added: float = 0.0) -> np.ndarray:
+    """Return M with M² = A + `added`, where negative eigenvalues of A, which are rounding errors, count as 0."""
+    values, vectors = np.linalg.eigh(A)
+    root: np.ndarray = (vectors * np.sqrt(np.maximum(values, 0) + added)) @ vectors.T
+    return root
 
 
 def make_splits(order: np.ndarray, n_held: int, n_train: int, n_landmarks: int, n_splits: int = 1) -> list[Split]:

@@ -275,7 +275,7 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
             "gain_": trial.gain,
             "additive_": encoder if trial.additive else None,
             "leaves_": leaves if trial.leaves else None,
-            **_of_kernel(trial.kernel, trial.metric / trial.length, finalist.outer_products),
+            **_of_kernel(trial.kernel, trial.metric / (trial.length if trial.kernel.has_length else 1.0), finalist.outer_products),
         }
 
     @staticmethod
@@ -497,7 +497,7 @@ def _record(trial: Any, spread: float) -> dict[str, Any]:
         "kernel": trial.kernel.label,
         "metric": "full" if trial.full else "diagonal",
         "round": trial.round,
-        "lengthscale": trial.factor,
+        "lengthscale": trial.length,
         "additive": trial.additive,
         "leaves": trial.leaves,
         "alpha": trial.alpha,
