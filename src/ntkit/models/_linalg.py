@@ -20,6 +20,7 @@ _MAX_THREADED = 10_000  # rows; OpenBLAS crashes in threaded factorizations from
 _BLOCK = 2048  # rows per block in larger factorizations
 _PANEL_BYTES = 2**30  # largest size of a panel
 _MIN_PANEL_ROWS = 256  # smaller products are not worth their overhead
+_COPIED = 128  # rows of a triangle that are copied at a time; their columns stay in the cache
 _ALIGNED = 64  # products on tensor cores are fast if the number of rows is a multiple of this
 
 
@@ -42,7 +43,15 @@ def panels(n: int, width: int | None = None) -> list[slice]:
 
 
 def symmetric(A: Array) -> Array:
-    """Copy the lower triangle to the upper one."""
+    """Return a copy whose upper triangle is the transpose of the lower one."""
+    if _array.is_numpy(A):
+        out = A.copy()
+        for start in range(0, len(A), _COPIED):
+            part, rest = slice(start, start + _COPIED), slice(start + _COPIED, None)
+            corner = np.tril(A[part, part])
+            out[part, part] = corner + np.tril(corner, -1).T
+            out[part, rest] = A[rest, part].T
+        return out
     xp: Any = _array.namespace(A)
     return xp.tril(A) + xp.tril(A, k=-1).T
 

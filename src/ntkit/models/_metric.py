@@ -15,8 +15,9 @@ length scales shrink with the number of rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice, product
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +33,7 @@ from ntkit.models._metric_fits import FEW_ROWS, GAUSSIAN, MATERN, PRODUCT_LAPLAC
 FINALIST_MARGIN, MAX_FINALISTS = 0.15, 4
 FINALIST_MARGIN_FEW_ROWS = 0.6  # with few rows, fits are cheap, errors noisy, and averages of unlike kernels help
 SHORTER = 2  # this number of fits is also compared with a shorter length scale
+OPENING, MAX_KERNELS = 2, 2  # after two rounds of descent, only the two best kernels continue
 FULL_ROUNDS = 4  # rounds of descent from a diagonal metric to a full one
 ADDITIVE_MARGIN = 0.002  # functions of single columns must lower the error by this share to be used
 LEAF_ROWS = 1000  # with fewer rows, trees see too few of them
@@ -68,6 +70,13 @@ class Learned(NamedTuple):
 
     finalists: list[Finalist]
     trials: list[Trial]
+
+
+class Path(NamedTuple):
+    """Fits with metrics of consecutive rounds; the descents, one for each split, from which the next ones come."""
+
+    trials: list[Trial]
+    descents: list[Iterator[tuple[np.ndarray, float]]]
 
 
 class Finalist(NamedTuple):
@@ -145,69 +154,70 @@ class Learner:
     def _follow(self, rows: Comparison, parts: Sequence[np.ndarray]) -> list[list[Trial]]:
         """Return the fits of each kernel and kind of metric, round by round; descents use the rows of `parts`."""
         kernels = [self.kernel] if self.kernel else [MATERN, GAUSSIAN] if self.wide else KERNELS
-        # Trials of a task are written by one thread; the order of the results does not depend on the threads.
-        paths: dict[tuple[Kernel, bool], list[Trial]] = {}
-        seed = int(self.rng.integers(2**63))
+        first: dict[Kernel, Trial] = {}  # each thread writes other entries
 
-        def first(kernel: Kernel) -> None:
-            paths[kernel, False] = [rows.first(kernel)]
+        def begin(kernel: Kernel) -> None:
+            first[kernel] = rows.first(kernel)
 
-        run_on_threads(first, kernels)
-        descending = [kernel for kernel in kernels if kernel.is_distance and self.most_rounds]
-        starts = {(kernel, False): paths[kernel, False][0] for kernel in descending}
-        self._descend(rows, parts, starts, paths, self.most_rounds, seed)
-        round_kernels = [kernel for kernel in descending if not kernel.separable]
-        if round_kernels and self._allows_full():
-            best = min(round_kernels, key=lambda kernel: min(map(self._rank, paths[kernel, False])))
-            start = min(paths[best, False], key=self._rank)
-            self._descend(rows, parts, {(best, True): start}, paths, FULL_ROUNDS, seed)
+        run_on_threads(begin, kernels)
+        seed, opening = int(self.rng.integers(2**63)), min(OPENING, self.most_rounds)
+        paths = [self._path(first[kernel], parts, seed) for kernel in kernels if kernel.is_distance]
+        self._advance(rows, paths, opening)
+        best = sorted(paths, key=self._reached)[:MAX_KERNELS]
+        self._advance(rows, best, self.most_rounds - opening)
+        allows_full = bool(self.most_rounds) and self._allows_full()
+        round_kernels = [path for path in best if not path.trials[0].kernel.separable]
+        if round_kernels and allows_full:
+            start = min(min(round_kernels, key=self._reached).trials, key=self._rank)
+            full = self._path(start, parts, seed, full=True)
+            self._advance(rows, [full], FULL_ROUNDS)
+            paths.append(full._replace(trials=full.trials[1:]))
         for kernel in kernels:
             if not kernel.is_distance:
-                (start,) = paths[kernel, False]
-                for full in (True,) if self.metric == "full" else (False, True) if self._allows_full() else (False,):
-                    paths[kernel, full] = rows.rounds(start, full=full, most=self.most_rounds)
-        self.trials += [replace(trial, fits=()) for path in paths.values() for trial in path]
-        whole = [path for (_, full), path in paths.items() if full]
-        return whole if self.metric == "full" and whole else list(paths.values())
+                kinds = (True,) if self.metric == "full" else (False, True) if allows_full else (False,)
+                paths += [Path(rows.rounds(first[kernel], full=full, most=self.most_rounds), []) for full in kinds]
+        self.trials += [replace(trial, fits=()) for path in paths for trial in path.trials]
+        whole = [path.trials for path in paths if path.trials[-1].full]
+        return whole if self.metric == "full" and whole else [path.trials for path in paths]
 
-    def _descend(
-        self,
-        rows: Comparison,
-        parts: Sequence[np.ndarray],
-        starts: dict[tuple[Kernel, bool], Trial],
-        paths: dict[tuple[Kernel, bool], list[Trial]],
-        n_rounds: int,
-        seed: int,
-    ) -> None:
-        """Descend from fits, on the training rows of each split; add a fit for each round to the paths."""
-        found: dict[tuple[Kernel, bool, int], list[tuple[np.ndarray, float]]] = {}
+    def _reached(self, path: Path) -> tuple[float, int]:
+        """Return the lowest rank on a path."""
+        return min(map(self._rank, path.trials))
 
-        def run(task: tuple[Kernel, bool, int]) -> None:
-            kernel, full, index = task
-            trial, part = starts[kernel, full], parts[index]
-            M = trial.metrics[index] / trial.length
-            spec, rng = kernel.spec(), np.random.default_rng([seed, index])
-            assert isinstance(spec, DistanceKernel)
-            found[task] = list(
-                descend(
-                    spec, self.X[part], self.Y[part], self.weight[part], np.diag(M) if full else M, trial.alpha, rng,
-                    n_rounds,
-                )
-            )  # fmt: skip
+    def _path(self, start: Trial, parts: Sequence[np.ndarray], seed: int, *, full: bool = False) -> Path:
+        """Return a path of descents from a fit, one for each split, that use the rows of `parts`."""
+        spec = start.kernel.spec()
+        assert isinstance(spec, DistanceKernel)
+        metrics = [M / start.length for M in start.metrics]
+        descents = [
+            descend(
+                spec, self.X[part], self.Y[part], self.weight[part], np.diag(M) if full else M, start.alpha,
+                np.random.default_rng([seed, index]), FULL_ROUNDS if full else self.most_rounds,
+            )
+            for index, (M, part) in enumerate(zip(metrics, parts, strict=True))
+        ]  # fmt: skip
+        return Path([start], descents)
 
-        run_on_threads(run, [(*key, index) for key in starts for index in range(len(parts))])
+    def _advance(self, rows: Comparison, paths: list[Path], n_rounds: int) -> None:
+        """Continue paths by some rounds, and add a fit for each of them."""
+        found: dict[tuple[int, int], list[tuple[np.ndarray, float]]] = {}
 
-        def fit(key: tuple[Kernel, bool]) -> None:
-            steps = zip(*(found[*key, index] for index in range(len(parts))), strict=True)
-            alpha = starts[key].alpha
-            for number, step in enumerate(steps, start=starts[key].round + 1):
-                trial = rows.descended(starts[key], [M for M, _ in step], alpha, number)
-                alpha = trial.alpha
-                paths.setdefault(key, []).append(trial)
+        def run(task: tuple[int, int]) -> None:
+            found[task] = list(islice(paths[task[0]].descents[task[1]], n_rounds))
 
-        for key in starts:
-            paths.setdefault(key, [])
-        run_on_threads(fit, starts)
+        n_splits = len(rows.splits)
+        run_on_threads(run, product(range(len(paths)), range(n_splits)))
+        fits: dict[tuple[int, int], Trial] = {}
+
+        def fit(task: tuple[int, int]) -> None:
+            path, number = paths[task[0]], task[1]
+            metrics, alphas = zip(*(found[task[0], split][number] for split in range(n_splits)), strict=True)
+            alpha = float(np.exp(np.mean(np.log(alphas))))
+            fits[task] = rows.descended(path.trials[0], metrics, alpha, path.trials[-1].round + 1 + number)
+
+        run_on_threads(fit, product(range(len(paths)), range(n_rounds)))
+        for index, path in enumerate(paths):
+            path.trials.extend(fits[index, number] for number in range(n_rounds))
 
     def _allows_full(self) -> bool:
         """Whether to try full metrics; unless they are asked for, only if there are enough rows for their entries."""

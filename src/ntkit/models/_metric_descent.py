@@ -22,7 +22,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from ntkit.kernels.distances import DistanceKernel
-from ntkit.models._linalg import cholesky, diagonal, symmetric
+from ntkit.models._linalg import diagonal, symmetric
 
 STEPS = 8  # steps per round
 BATCH = 800  # rows per step; a step takes about 20 ms on one core
@@ -32,6 +32,7 @@ FULL_RATE, TILT = 0.1, 0.3  # for full metrics; off-diagonal entries of B change
 MEAN_DECAY, SQUARE_DECAY, TINY_GRADIENT = 0.8, 0.95, 1e-3  # means over steps, as in Adam (Kingma and Ba 2015)
 HIGHEST_START = 0.03  # with a larger α, a first fit that explains nothing would have no gradients
 LOWEST_ALPHA, HIGHEST_ALPHA = 1e-9, 1e3
+SINGLE_ALPHA = 1e-4  # from this α on, float32 is accurate enough, and faster
 RANGE = 1e-3  # smallest weight of a column (or eigenvalue), as a share of the largest: distances must not collapse
 
 
@@ -52,25 +53,26 @@ class LeaveOneOutLoss:
 
     def __call__(self, Z: np.ndarray, alpha: float, *, full: bool) -> tuple[float, np.ndarray, float] | None:
         """Return ℓ, ∂ℓ/∂B (for a diagonal B its diagonal), and ∂ℓ/∂ log α; None if there is no solution."""
-        spec, total_weight = self.spec, float(self.weight.sum())
-        distances = spec.distances(Z, Z)
-        K = spec.profile(distances)
+        spec, rows = self.spec, self.spec.prepare(Z)
+        K = np.empty((len(Z), len(Z)))
+        spec.fill(rows, rows, (K,))
         found = self._by_kernel(K, alpha)
         if found is None:
             return None
         total, G = found
-        by_alpha = alpha * float(np.sum(np.diagonal(G) / self.weight)) / total
-        G *= K if spec.absolute else spec.slope(distances)
-        value = 0.5 * float(np.log(total / total_weight))
+        value = 0.5 * float(np.log(total / self.weight.sum()))
+        by_alpha = alpha * float(np.sum(np.diagonal(G) / self.weight))
         if spec.absolute:
-            return value, -spec.scale * self._absolute_sums(Z, G) / total, by_alpha
-        G = (G + G.T) / 2
-        own = G.sum(axis=1)
+            G *= K
+            return value, -spec.scale * self._absolute_sums(Z, G), by_alpha
+        G *= spec.slope(spec.distances(Z, Z).astype(np.float32))
+        own = (G.sum(axis=0) + G.sum(axis=1))[:, None] / 2
         if full:
-            by_metric = Z.T @ (own[:, None] * Z - G @ Z)
+            product = Z.T @ (G @ Z)
+            by_metric = Z.T @ (own * Z) - (product + product.T) / 2
         else:
-            by_metric = own @ Z**2 - np.einsum("ik,ik->k", Z, G @ Z)
-        return value, -2 * spec.scale**2 * by_metric / total, by_alpha
+            by_metric = (own * Z**2).sum(axis=0) - np.einsum("ik,ik->k", Z, G @ Z)
+        return value, -2 * spec.scale**2 * by_metric, by_alpha
 
     @staticmethod
     def _absolute_sums(Z: np.ndarray, G: np.ndarray) -> np.ndarray:
@@ -82,35 +84,37 @@ class LeaveOneOutLoss:
         return out
 
     def _by_kernel(self, K: np.ndarray, alpha: float) -> tuple[float, np.ndarray] | None:
-        """Return Σ w_i ‖r_i‖² and the derivative of half of it by K; None if there is no solution."""
-        C = inverse(K + 1.0, alpha / self.weight)
+        """Return T = Σ w_i ‖r_i‖² and ∂(½ log T)/∂K in float32; None if there is no solution."""
+        dtype = np.float32 if alpha >= SINGLE_ALPHA else np.float64
+        C = inverse(K.astype(dtype), alpha / self.weight)
         if C is None:
             return None
-        c, own = C @ self.Y, np.diagonal(C)[:, None]
+        own = np.diagonal(C).astype(np.float64)[:, None]
+        c = C @ self.Y.astype(dtype)
         residuals = c / own
         g = self.weight[:, None] * residuals / own
         total = float((self.weight[:, None] * residuals**2).sum())
         if not np.isfinite(total) or total <= 0:
             return None
-        # Only the derivative uses this product: float32 is accurate enough for it, and takes half the time.
-        factor = np.sqrt((g * residuals).sum(axis=1))
-        size = np.sqrt(np.abs(np.diagonal(C)).max()) * np.sqrt(factor.max())
-        scaled = (C * (factor / size**2)).astype(np.float32)
-        product = np.multiply(scaled @ scaled.T, size**4, dtype=np.float64)
-        product -= (C @ g) @ c.T
+        scaled = C.astype(np.float32) * np.sqrt((g * residuals).sum(axis=1) / total).astype(np.float32)
+        product = scaled @ scaled.T
+        product -= (C @ (g / total).astype(dtype)).astype(np.float32) @ c.T.astype(np.float32)
         return total, product
 
 
-def inverse(A: np.ndarray, shift: np.ndarray) -> np.ndarray | None:
-    """Return (A + diag(shift))⁻¹ from a Cholesky factorization, or None if it fails; A is overwritten."""
-    from scipy.linalg import lapack
+def inverse(K: np.ndarray, shift: np.ndarray) -> np.ndarray | None:
+    """Return (K + 1 + diag(shift))⁻¹ from a Cholesky factorization, or None if it fails; K is overwritten."""
+    from scipy.linalg import get_lapack_funcs
 
-    diagonal(A)[...] += shift
-    factor = cholesky(A)
-    if factor is None:
+    factorize, invert = get_lapack_funcs(("potrf", "potri"), dtype=K.dtype)
+    K += 1
+    diagonal(K)[...] += shift
+    # Fortran sees the transpose, so that everything happens in place, and the result is in the lower triangle here.
+    factor, failed = factorize(K.T, lower=False, clean=False, overwrite_a=True)
+    if failed:
         return None
-    found, info = lapack.dpotri(factor.T, lower=False, overwrite_c=True)
-    return None if info else symmetric(found.T)
+    found, failed = invert(factor, lower=False, overwrite_c=True)
+    return None if failed else symmetric(found.T)
 
 
 def descend(
