@@ -21,7 +21,7 @@ from ntkit._state import COLUMNS, Declared, Field, Flag, Part, Seed
 from ntkit._validation import check_bool, check_choice, check_int
 from ntkit.models._calibrate import log_probabilities
 from ntkit.models._checks import check_alphas, check_gradient_rows, like_rows, result_dtype, to_library
-from ntkit.models._path import Solution, choose, penalties
+from ntkit.models._path import GRID, Solution, choose, penalties
 from ntkit.models._problems import Problem, Selection
 from ntkit.models._targets import ClassTargets, RealTargets, Targets
 
@@ -79,10 +79,15 @@ class RidgeModel(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     def _choose(self, problem: Problem, mean_weight: float) -> Solution:
         """Return the solution for the best α. `mean_weight` is 1 unless rows have weights below 1."""
         alphas = penalties(self.alphas, lambda: problem.scale, mean_weight)
-        targets = self._targets
-        name, more = type(self).__name__, self.alphas is None
-        found = choose(problem, alphas, targets.loss, name, targets.resolution, open_ended=more)
+        targets, name, more = self._targets, type(self).__name__, self.alphas is None
+        multiple = self._expected_multiple() if more else None
+        expected = None if multiple is None else multiple * alphas[0] / GRID[0]
+        found = choose(problem, alphas, targets.loss, name, targets.resolution, open_ended=more, expected=expected)
         return targets.settle(found)
+
+    def _expected_multiple(self) -> float | None:
+        """Return the expected α as a multiple of the mean k(x, x), if the features know it."""
+        return None
 
     def _check_state(self, limit: int) -> None:
         super()._check_state(limit)

@@ -128,6 +128,12 @@ def importances(model: Any) -> np.ndarray | None:
     return found if found is not None and len(found) == model.n_features_in_ else None
 
 
+def expected_alpha(model: Any) -> float | None:
+    """Return the α that the features of a fitted model found for themselves, as a multiple of the mean k(x, x)."""
+    steps = list(_steps(getattr(model, "features_", None)))
+    return getattr(steps[-1], "expected_alpha_", None) if steps else None
+
+
 def looks_at_targets(step: Any) -> bool:
     """Whether a step of ntkit learns from targets. It gets them as columns of numbers."""
     return getattr(step, "learns_from_targets", False)

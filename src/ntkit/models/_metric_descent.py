@@ -24,9 +24,9 @@ import numpy as np
 from ntkit.kernels.distances import DistanceKernel
 from ntkit.models._linalg import diagonal, symmetric
 
-STEPS = 8  # steps per round
-BATCH = 800  # rows per step; a step takes about 20 ms on one core
-WHOLE = 1000  # up to this number of rows, each step uses all of them
+STEPS = 6  # steps per round
+BATCH = 600  # rows per step; a step takes about 10 ms on one core
+WHOLE = 700  # up to this number of rows, each step uses all of them
 RATE = 0.2  # a step changes the weight of a column by at most about this share; it falls to 0 in the second half
 FULL_RATE, TILT = 0.1, 0.3  # for full metrics; off-diagonal entries of B change more slowly, by the factor TILT² ≈ 0.1
 MEAN_DECAY, SQUARE_DECAY, TINY_GRADIENT = 0.8, 0.95, 1e-3  # means over steps, as in Adam (Kingma and Ba 2015)

@@ -62,15 +62,22 @@ def penalties(alphas: Any, scale: Callable[[], float], mean_weight: float) -> np
 
 
 def choose(
-    problem: Problem, alphas: np.ndarray, loss: Loss, owner: str, resolution: float = 0.0, *, open_ended: bool = False
+    problem: Problem,
+    alphas: np.ndarray,
+    loss: Loss,
+    owner: str,
+    resolution: float = 0.0,
+    *,
+    open_ended: bool = False,
+    expected: float | None = None,
 ) -> Solution:
     """Find the best α and return its solution. Not every α need be tried.
 
     Losses that differ by less than `resolution` count as equal. With `open_ended`, smaller α are added to the grid
-    while the error falls.
+    while the error falls. If an `expected` α is known, the search starts there.
     """
     search = _Search(problem, alphas, loss, resolution)
-    best = search.whole_grid() if problem.evaluates_all else search.descend()
+    best = search.whole_grid() if problem.evaluates_all else search.descend(expected)
     if best is None and problem.rescue():
         search = _Search(problem, alphas, loss, resolution)
         best = search.whole_grid()
@@ -141,9 +148,14 @@ class _Search:
             return max(self.fits, default=None)
         return self._stronger(int(np.argmin(self.errors)))
 
-    def descend(self) -> int | None:
-        """Descend from the middle by steps of 3, then 1, and return the index of the best α; None if no solution."""
-        current = len(self.alphas) // 2
+    def descend(self, expected: float | None = None) -> int | None:
+        """Descend from the middle by steps of 3, then 1, and return the index of the best α; None if no solution.
+
+        With an `expected` α, descend from there by steps of 1.
+        """
+        current, steps = len(self.alphas) // 2, (3, 1)
+        if expected is not None:
+            current, steps = int(np.argmin(np.abs(np.log(self.alphas / expected)))), (1,)
         while current < len(self.alphas):
             self.error(current)
             if current in self.fits:
@@ -151,7 +163,7 @@ class _Search:
             current += 1
         if current == len(self.alphas):
             return None
-        for step in (3, 1):
+        for step in steps:
             while True:
                 lower = min((current - step, current + step), key=self.error)
                 if not self.error(lower) < self.error(current) - self.resolution:

@@ -265,6 +265,11 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
             raise AttributeError(f"This {type(self).__name__} has no feature_importances_ yet. Call fit first.")
         return self.metric_.feature_importances_
 
+    @property
+    def expected_alpha_(self) -> float:
+        """The penalty with which the metric was best; :class:`FeatureRidge` starts its search there."""
+        return float(self.metric_.alpha_)
+
     def _check_parameters(self) -> None:
         name = type(self).__name__
         if self.n_components != "auto":

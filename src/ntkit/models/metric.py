@@ -275,7 +275,9 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
             "gain_": trial.gain,
             "additive_": encoder if trial.additive else None,
             "leaves_": leaves if trial.leaves else None,
-            **_of_kernel(trial.kernel, trial.metric / (trial.length if trial.kernel.has_length else 1.0), finalist.outer_products),
+            **_of_kernel(
+                trial.kernel, trial.metric / (trial.length if trial.kernel.has_length else 1.0), finalist.outer_products
+            ),
         }
 
     @staticmethod

@@ -24,6 +24,7 @@ from ntkit.models._features import (
     check_features,
     check_size,
     dense_features,
+    expected_alpha,
     fit_features,
     importances,
     take_columns,
@@ -262,6 +263,9 @@ class FeatureModel(OfFeatures):
             statistics, selection, intercept=intercept, several=self._several, solver=self.solver,
             shift=self._targets.shift,
         )  # fmt: skip
+
+    def _expected_multiple(self) -> float | None:
+        return expected_alpha(self)
 
     @property
     def feature_importances_(self) -> np.ndarray:
