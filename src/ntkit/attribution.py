@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._estimator import AllOrNothing
+from ntkit._lapack import triangular_root
 from ntkit._validation import check_bool, check_data, check_int, check_real, message
 
 __all__ = ["TrainingInfluence", "residuals"]
@@ -221,8 +222,6 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
 
     def _factorize(self, features: Any) -> tuple[np.ndarray, float]:
         """Return R with R Rᵀ = (ZᵀZ + αI)⁻¹, and α."""
-        from scipy.linalg import lapack
-
         m = features.shape[1]
         gram = np.zeros((m, m))
         for _, block in _blocks(features, self.batch_size):
@@ -233,12 +232,11 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
         mean = float(np.trace(gram)) / min(m, len(features))
         alpha = float(self.shrinkage) * mean
         gram[np.diag_indices(m)] += alpha
-        factor, failed = lapack.dpotrf(gram, lower=True, clean=True, overwrite_a=True)
-        if failed:
+        root = triangular_root(gram)
+        if root is None:
             remedy = "ZᵀZ is singular. Raise shrinkage, for example to 1e-6."
             raise ValueError(message(type(self).__name__, "shrinkage", "large enough", self.shrinkage, remedy))
-        inverse, _ = lapack.dtrtri(factor, lower=True, overwrite_c=True)
-        return inverse.T, alpha
+        return root, alpha
 
     def _score_blocks(self, tests: list[np.ndarray]) -> Iterator[tuple[int, np.ndarray]]:
         """Yield blocks of training rows: the index of the first row, and the scores for all test rows."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._lapack import cholesky_in_place, solve_triangle
 
 EPS = float(np.finfo(np.float64).eps)
 INDEFINITE = (
@@ -70,7 +71,7 @@ def cholesky(A: Array, shift: float = 0.0) -> Array | None:
         turned, info = A.mT, torch.empty((), dtype=torch.int32, device=A.device)
         torch.linalg.cholesky_ex(turned, upper=True, out=(turned, info))
         return None if int(info) else A
-    done = _factorize(A) if len(A) <= _MAX_THREADED else _factorize_blocks(A, _BLOCK)
+    done = cholesky_in_place(A) if len(A) <= _MAX_THREADED else _factorize_blocks(A, _BLOCK)
     return A if done else None
 
 
@@ -84,21 +85,12 @@ def shifted_cholesky(A: Array, shift: float) -> Array:
     raise ValueError(INDEFINITE)
 
 
-def _factorize(A: np.ndarray) -> bool:
-    """Overwrite A with its lower factor by LAPACK; return whether A is positive definite."""
-    from scipy.linalg import lapack
-
-    # Fortran sees the transpose: its upper triangle is the lower one here, and LAPACK works in place.
-    _, info = lapack.dpotrf(A.T, lower=False, clean=False, overwrite_a=True)
-    return not info
-
-
 def _factorize_blocks(A: np.ndarray, block: int) -> bool:
-    """Do the same as :func:`_factorize`, by products of blocks."""
+    """Do the same as :func:`cholesky_in_place`, by products of blocks."""
     for start in range(0, len(A), block):
         stop = min(start + block, len(A))
         corner = np.ascontiguousarray(A[start:stop, start:stop])
-        if not _factorize(corner):
+        if not cholesky_in_place(corner):
             return False
         A[start:stop, start:stop] = corner
         below = A[stop:, start:stop] = solve_lower(corner, A[stop:, start:stop].T).T
@@ -114,10 +106,9 @@ def solve_lower(factor: Array, B: Array, *, transposed: bool = False) -> Array:
         import torch
 
         return torch.linalg.solve_triangular(factor.T if transposed else factor, B, upper=transposed)
-    from scipy.linalg import blas
-
-    # In Fortran order, B is overwritten without a copy.
-    return blas.dtrsm(1.0, factor.T, np.array(B, order="F"), lower=False, trans_a=not transposed, overwrite_b=True)
+    out = np.array(B, dtype=factor.dtype, order="F").T
+    solve_triangle(np.ascontiguousarray(factor), out, transposed=transposed)
+    return out.T
 
 
 def cholesky_solve(factor: Array, B: Array) -> Array:

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from ntkit._batching import run_on_threads
 from ntkit.kernels.distances import DistanceKernel
 from ntkit.models._metric_fits import Kernel, NystroemFit, Split, Trial, apply, descend_alpha, metric_of
 from ntkit.models.leaves import TreeLeaves
@@ -150,8 +151,11 @@ class Comparison:
         split uses, then on training rows. Spare rows that the trees do not need are held out too.
         """
         began = time.perf_counter()
-        spec, fits, before = trial.kernel.spec(trial.length), [], []
-        for metric, split in zip(trial.metrics, self.splits, strict=True):
+        spec = trial.kernel.spec(trial.length)
+        found: dict[int, tuple[NystroemFit, np.ndarray]] = {}
+
+        def fit(index: int) -> None:
+            metric, split = trial.metrics[index], self.splits[index]
             n_trees = (len(split.train) + len(split.held) + len(spare)) // 2
             half = np.concatenate([spare, split.train])[:n_trees]
             extras = fit_leaves(self.X[half], self.Y[half], self.weight[half]).transform(self.X)
@@ -159,8 +163,11 @@ class Comparison:
             ramps = self.ramps if trial.additive else None
             extras = extras if ramps is None else np.hstack([ramps, extras])
             larger = split._replace(held=np.concatenate([split.held, spare[n_trees:]]))
-            fits.append(NystroemFit(spec, apply(metric, self.X), self.Y, self.weight, larger, extras))
-            before.append(fits[-1].squares(trial.alpha, 0 if ramps is None else ramps.shape[1]))
+            fitted = NystroemFit(spec, apply(metric, self.X), self.Y, self.weight, larger, extras)
+            found[index] = fitted, fitted.squares(trial.alpha, 0 if ramps is None else ramps.shape[1])
+
+        run_on_threads(fit, range(len(self.splits)))
+        fits, before = zip(*(found[index] for index in range(len(self.splits))), strict=True)
         alpha, error = self._extended(fits, trial.alpha)
         weight = np.concatenate([fit.solver.weight for fit in fits])
         old, new = np.concatenate(before), np.concatenate([fit.squares(alpha) for fit in fits])

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from ntkit._lapack import cholesky_in_place, invert_from_cholesky
 from ntkit.kernels.distances import DistanceKernel
 from ntkit.models._linalg import diagonal, symmetric
 
@@ -104,17 +105,9 @@ class LeaveOneOutLoss:
 
 def inverse(K: np.ndarray, shift: np.ndarray) -> np.ndarray | None:
     """Return (K + 1 + diag(shift))⁻¹ from a Cholesky factorization, or None if it fails; K is overwritten."""
-    from scipy.linalg import get_lapack_funcs
-
-    factorize, invert = get_lapack_funcs(("potrf", "potri"), dtype=K.dtype)
     K += 1
     diagonal(K)[...] += shift
-    # Fortran sees the transpose, so that everything happens in place, and the result is in the lower triangle here.
-    factor, failed = factorize(K.T, lower=False, clean=False, overwrite_a=True)
-    if failed:
-        return None
-    found, failed = invert(factor, lower=False, overwrite_c=True)
-    return None if failed else symmetric(found.T)
+    return symmetric(K) if cholesky_in_place(K) and invert_from_cholesky(K) else None
 
 
 def descend(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ntkit.features.landmarks.nystroem import times_triangular, triangular_root
+from ntkit._lapack import times_triangle, triangular_root
 from ntkit.kernels import KernelSpec
 from ntkit.kernels.distances import DistanceKernel
 from ntkit.models._linalg import cholesky, cholesky_solve
@@ -188,7 +188,7 @@ class NystroemFit:
         self.normalization = triangular_root(K) / scale[:, None]
         root = self.normalization.astype(Z.dtype)
         rows, held = (
-            times_triangular(spec.matrix(np.ascontiguousarray(Z[part]), self.landmarks), root)
+            times_triangle(spec.matrix(np.ascontiguousarray(Z[part]), self.landmarks), root)
             for part in (split.train, split.held)
         )
         if extras is not None:

@@ -153,9 +153,9 @@ class _Search:
 
         With an `expected` α, descend from there by steps of 1.
         """
-        current, steps = len(self.alphas) // 2, (3, 1)
+        current, steps = len(self.alphas) // 2, [3, 1]
         if expected is not None:
-            current, steps = int(np.argmin(np.abs(np.log(self.alphas / expected)))), (1,)
+            current, steps = int(np.argmin(np.abs(np.log(self.alphas / expected)))), [1]
         while current < len(self.alphas):
             self.error(current)
             if current in self.fits:

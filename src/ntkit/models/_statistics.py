@@ -25,6 +25,7 @@ import numpy as np
 
 from ntkit import _array
 from ntkit._array import Array
+from ntkit._lapack import add_gram
 from ntkit._precision import exact_products
 from ntkit._state import Declared, Field, Floats, Integer, Optional, Part, Real
 from ntkit.models._checks import n_units, to_library
@@ -391,11 +392,11 @@ class Statistics(Declared):
         if not _array.is_numpy(Z):
             _add_on_device(self.gram, Z)
         elif Z.dtype == np.float64:
-            _syrk(Z, self.gram)
+            add_gram(Z, self.gram)
         else:
             if self._partial is None:
                 self._partial = np.zeros((self.n_components, self.n_components), dtype=np.float32)
-            _syrk(Z, self._partial)
+            add_gram(Z, self._partial)
         self._n_partial += int(Z.shape[0])
         if self._n_partial >= FLUSH:
             self._flush()
@@ -417,16 +418,6 @@ class Statistics(Declared):
             vectors = xp.stack([vector for vector, _ in self._corrections], axis=1)
             add_outer(self.gram, vectors, [factor for _, factor in self._corrections])
             self._corrections = []
-
-
-def _syrk(Z: np.ndarray, out: np.ndarray) -> None:
-    """Add ZᵀZ to the lower triangle of `out`."""
-    from scipy.linalg import blas
-
-    syrk = blas.ssyrk if Z.dtype == np.float32 else blas.dsyrk
-    # Fortran sees both transposed: its upper triangle is the lower one here, and nothing is copied.
-    result = syrk(1.0, Z.T, beta=1.0, c=out.T, overwrite_c=True, lower=False)
-    assert np.shares_memory(result, out)
 
 
 def _add_triangle(total: np.ndarray, part: np.ndarray) -> None:

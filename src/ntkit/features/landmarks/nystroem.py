@@ -10,6 +10,7 @@ import numpy as np
 from ntkit import _array
 from ntkit._array import Array
 from ntkit._batching import row_batches
+from ntkit._lapack import times_triangle, triangular_root
 from ntkit._random import RandomState
 from ntkit._state import Floats, Integers, Optional, Real, reserve
 from ntkit._validation import check_choice, check_data, check_int, check_real, message
@@ -85,7 +86,7 @@ class NystroemDraws(RowDraws):
         """See :meth:`RowDraws.fill`."""
         K = self.values(X)
         if self.triangular and _array.is_numpy(K) and K.flags.c_contiguous and K.flags.writeable:
-            out[...] = times_triangular(K, self.copy("normalization", K))
+            out[...] = times_triangle(K, self.copy("normalization", K))
         else:
             out[...] = K @ self.copy("normalization", K)
 
@@ -464,26 +465,6 @@ SHIFT = {True: 1e-5, False: 1e-10}
 
 Features then miss at most this share of k(x, x). Pivots are at least this large, so rounding errors of kernel values
 cause errors of at most 2e-5 (`single`) or 1e-11 in the features."""
-
-
-def triangular_root(C: np.ndarray) -> Any:
-    """Return L⁻ᵀ for C = L Lᵀ, or None if C is not positive definite."""
-    from scipy.linalg import lapack
-
-    factor, info = lapack.dpotrf(np.asarray(C, dtype=np.float64), lower=True, clean=True)
-    if info:
-        return None
-    inverse, info = lapack.dtrtri(factor, lower=True, overwrite_c=True)
-    return None if info else np.ascontiguousarray(inverse.T)
-
-
-def times_triangular(K: np.ndarray, R: np.ndarray) -> np.ndarray:
-    """Compute K @ R for an upper triangular R, in half the time of a full product; K is overwritten."""
-    from scipy.linalg import blas
-
-    trmm = blas.strmm if K.dtype == np.float32 else blas.dtrmm
-    # In Fortran order this is Rᵀ Kᵀ, and nothing is copied.
-    return trmm(1.0, R.T, K.T, side=0, lower=1, overwrite_b=1).T
 
 
 def _at_least_single(X: Any) -> Any:
