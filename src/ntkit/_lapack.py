@@ -19,34 +19,34 @@ import numpy as np
 def cholesky_in_place(A: np.ndarray) -> bool:
     """Overwrite the lower triangle of A with L, where L Lᵀ = A; return whether A is positive definite."""
     n, failed = len(A), ctypes.c_int()
-    _call("lapack", "potrf", A, "U", n, A, n, failed)
+    _call("lapack", "potrf", A, "U", n, A, max(n, 1), failed)
     return not failed.value
 
 
 def invert_from_cholesky(L: np.ndarray) -> bool:
     """Overwrite the lower triangle L with that of (L Lᵀ)⁻¹; return whether it exists."""
     n, failed = len(L), ctypes.c_int()
-    _call("lapack", "potri", L, "U", n, L, n, failed)
+    _call("lapack", "potri", L, "U", n, L, max(n, 1), failed)
     return not failed.value
 
 
 def invert_triangle(L: np.ndarray) -> bool:
     """Overwrite the lower triangle L with its inverse; return whether it exists."""
     n, failed = len(L), ctypes.c_int()
-    _call("lapack", "trtri", L, "U", "N", n, L, n, failed)
+    _call("lapack", "trtri", L, "U", "N", n, L, max(n, 1), failed)
     return not failed.value
 
 
 def solve_triangle(L: np.ndarray, Bt: np.ndarray, *, transposed: bool) -> None:
     """Overwrite Bᵀ with (L⁻¹B)ᵀ, or (L⁻ᵀB)ᵀ if `transposed`."""
     k, n = Bt.shape
-    _call("blas", "trsm", L, "L", "U", "N" if transposed else "T", "N", n, k, 1.0, L, n, Bt, max(n, 1))
+    _call("blas", "trsm", L, "L", "U", "N" if transposed else "T", "N", n, k, 1.0, L, max(n, 1), Bt, max(n, 1))
 
 
 def times_triangle(K: np.ndarray, R: np.ndarray) -> np.ndarray:
     """Overwrite K with K R, for an upper triangular R, in half the time of a full product; return K."""
     n, m = K.shape
-    _call("blas", "trmm", K, "L", "L", "N", "N", m, n, 1.0, R, m, K, max(m, 1))
+    _call("blas", "trmm", K, "L", "L", "N", "N", m, n, 1.0, R, max(m, 1), K, max(m, 1))
     return K
 
 
@@ -59,7 +59,8 @@ def triangular_root(C: np.ndarray) -> np.ndarray | None:
 
 
 def add_gram(Z: np.ndarray, out: np.ndarray) -> None:
-    """Add ZᵀZ to the lower triangle of `out`."""
+    """Add ZᵀZ to the lower triangle of `out`; Z is copied if it is not in row-major order."""
+    Z = np.ascontiguousarray(Z)
     n, m = Z.shape
     _call("blas", "syrk", Z, "U", "N", m, n, 1.0, Z, max(m, 1), 1.0, out, max(m, 1))
 

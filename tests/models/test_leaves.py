@@ -222,7 +222,8 @@ def test_errors_with_leaves_equal_ridge_regression_on_all_parts(additive, X, rng
     assert len(seen[0]) == 350
     assert not held & {row.tobytes() for row in seen[0]}
     fit = trial.fits[0][0]
-    K = np.asarray(fit.spec.matrix(X.astype(np.float64), fit.landmarks.astype(np.float64))) @ fit.normalization
+    Z = (X * trial.metrics[0]).astype(np.float64)
+    K = np.asarray(fit.spec.matrix(Z, fit.landmarks.astype(np.float64))) @ fit.normalization
     kernel = np.hstack([K, rows.ramps]) if additive else K
     Z = np.hstack(
         [kernel, SCALE * fit_leaves(seen[0], y[order[np.r_[400:700, 100:150]], None], np.ones(350)).transform(X)]

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 import scipy.sparse as sp
 import torch
+from scipy.spatial.distance import pdist
 from sklearn.base import clone
 from sklearn.frozen import FrozenEstimator
 from sklearn.pipeline import make_pipeline
@@ -65,11 +66,12 @@ def test_outer_products_equal_finite_differences(name, full, rng):
     rows, metric = comparison(X, Y), np.array([1.0, 0.3, 2.0])
     if full:
         metric = np.diag(metric) + 0.1
-    trial = rows.transfer(KERNELS[name], engine.Trial(KERNELS[name], metric, 1.0, 1.0, 1e-2, 1.0, 1))
+    trial = rows.descended(rows.first(KERNELS[name]), [metric], 1e-2, 1)
     fit, dual = trial.fits[0]
+    assert trial.full == full
 
     def function(some):
-        return np.asarray(fit.spec.matrix(_metric_fits.apply(metric, some), fit.landmarks)) @ dual
+        return np.asarray(fit.spec.matrix(_metric_fits.apply(trial.metrics[0], some), fit.landmarks)) @ dual
 
     train = rows.splits[0].train
     expected = reference.outer_products(function, X[train], 1e-5)
@@ -82,11 +84,11 @@ def test_outer_products_equal_finite_differences(name, full, rng):
 def test_metric_of_outer_products(full, rng):
     A = rng.standard_normal((4, 6)) @ np.diag([10.0, 1, 1, 0, 0, 0]) @ rng.standard_normal((6, 4))
     A = A @ A.T
-    found = engine.metric_of(A, full=full)
-    np.testing.assert_allclose(found, reference.metric(A, full=full, floor=engine.FLOOR), rtol=1e-6, atol=1e-9)
-    np.testing.assert_allclose(engine.metric_of(7 * A, full=full), found, rtol=1e-9, atol=1e-12)
-    assert engine.metric_of(np.zeros((4, 4)), full=full) is None
-    assert engine.metric_of(np.full((4, 4), np.nan), full=full) is None
+    found = _metric_fits.metric_of(A, full=full)
+    np.testing.assert_allclose(found, reference.metric(A, full=full, floor=_metric_fits.FLOOR), rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(_metric_fits.metric_of(7 * A, full=full), found, rtol=1e-9, atol=1e-12)
+    assert _metric_fits.metric_of(np.zeros((4, 4)), full=full) is None
+    assert _metric_fits.metric_of(np.full((4, 4), np.nan), full=full) is None
 
 
 def test_errors_equal_ridge_regression_on_held_out_rows(rng):
@@ -96,6 +98,8 @@ def test_errors_equal_ridge_regression_on_held_out_rows(rng):
     rows = comparison(X, Y)
     trial = rows.first(engine.MATERN)
     split, (fit, _) = rows.splits[0], trial.fits[0]
+    X = X * trial.metrics[0]
+    assert np.median(pdist(X[split.landmarks])) == pytest.approx(1.0)
     features = NystroemFeatures(
         "matern", landmarks=X[split.landmarks], kernel_params={"nu": 1.5}, lengthscale=trial.length
     )
@@ -111,7 +115,7 @@ def test_gain_is_the_error_over_that_with_half_of_the_landmarks(rng):
     Y = np.sin(7 * X[:, :1]) * X[:, 1:]
     rows = comparison(X, Y, n_landmarks=64)
     trial = rows.lengths(rows.first(engine.MATERN), (0.5,))[0]
-    split = rows.splits[0]
+    split, X = rows.splits[0], X * trial.metrics[0]
     half = engine.Comparison(X, Y, rows.weight, [split._replace(landmarks=split.landmarks[:32])])
     fit = _metric_fits.NystroemFit(trial.kernel.spec(trial.length), X, Y, rows.weight, half.splits[0])
     error, _ = fit.solve(trial.alpha * trial.fits[0][0].scale / fit.scale)
@@ -164,7 +168,8 @@ def test_planted_directions_are_found(rng):
     metric = LearnedMetric(kernel="gaussian", metric="full", random_state=0).fit(X, y)
     values, vectors = np.linalg.eigh(metric.metric_ @ metric.metric_.T)
     assert np.abs(vectors[:, -1] @ [0.5**0.5, 0.5**0.5, 0, 0]) > 0.99
-    assert values[-1] > 30 * values[-2]
+    assert values[-1] > 5 * values[-2]  # with this ratio errors are small already, and nothing pulls any further
+    assert metric.error_ < 1e-4
     diagonal = LearnedMetric(kernel="gaussian", metric="diagonal", random_state=0).fit(X, y)
     assert metric.error_ < diagonal.error_
     assert LearnedMetric(kernel="gaussian", random_state=0).fit(X, y).metric_.ndim == 2  # "auto" takes the better one
@@ -429,7 +434,8 @@ def test_additive_fits_equal_ridge_regression_on_both_parts(rng):
     split, fit = rows.splits[0], kernel.fits[0][0]
     assert not kernel.additive
     assert _with.additive
-    K = np.asarray(fit.spec.matrix(X, fit.landmarks.astype(np.float64))) @ fit.normalization
+    rows_of_kernel = X * kernel.metrics[0]
+    K = np.asarray(fit.spec.matrix(rows_of_kernel, fit.landmarks.astype(np.float64))) @ fit.normalization
     Z = np.hstack([K, rows.ramps.astype(np.float64)])
     centre, mean = Z[split.train].mean(axis=0), y[split.train].mean()
     A = Z[split.train] - centre
@@ -452,8 +458,8 @@ def test_alternatives(X, y):
         assert each.feature_importances_.argmax() == 1
 
 
-def test_columns_that_matter_together_are_found_in_the_residuals(rng):
-    """If single columns matter, the first fits hide a product of two other columns."""
+def test_columns_that_matter_together_are_found(rng):
+    """Columns 0 and 1 matter only as a product, which single columns hide at first."""
     X = rng.standard_normal((2500, 40))
     y = np.abs(X[:, 2]) + 0.5 * X[:, 3] + np.sin(2 * X[:, 0]) * X[:, 1] + 0.1 * rng.standard_normal(2500)
     metric = LearnedMetric(kernel="gaussian", metric="diagonal", random_state=0).fit(X, y)
@@ -461,46 +467,12 @@ def test_columns_that_matter_together_are_found_in_the_residuals(rng):
     assert metric.error_ < 0.15
 
 
-def test_residuals_are_of_rows_that_the_fits_have_not_seen(rng):
-    """Residuals of noise have the variance of the noise, although the fits follow it closely."""
-    X, y = rng.standard_normal((400, 3)), rng.standard_normal((400, 1))
-    rows = comparison(X.astype(np.float32), y)
-    trial = engine.Trial(engine.GAUSSIAN, np.ones(3), 1.0, 0.3, 1e-4, 1.0)
-    left = rows.residuals(trial)
-    split = rows.splits[0]
-    assert np.mean(left.Y[split.train] ** 2) > 0.9 * np.mean(y**2)
-    fit = _metric_fits.NystroemFit(
-        trial.kernel.spec(0.3), X, y, np.ones(400), _metric_fits.Split(split.train, split.held, split.landmarks)
-    )
-    predicted = fit.solver.predictions(1e-4 * fit.scale)
-    np.testing.assert_allclose(left.Y[split.held], y[split.held] - predicted, atol=1e-3)
-
-
-def test_final_rounds_revive_lost_columns(rng):
-    """A second column matters, but the metric has lost it: the floor of the final rounds gives it back."""
-    X = rng.standard_normal((1500, 10))
-    Y = (np.sin(2 * X[:, 0]) + 0.5 * np.cos(2 * X[:, 1]))[:, None]
-    rows, lost = comparison(X, Y, 200), np.array([1.0] + 9 * [1e-3])
-    start = rows.lengths(engine.Trial(engine.GAUSSIAN, lost, 1.0, 1.0, 1e-3, np.inf), (1.0,))[0]
-    best = {}
-    for most in (0, 2):
-        learner = engine.Learner(
-            X, Y, np.ones(len(X)), rng, kernel=engine.GAUSSIAN, metric="diagonal", most_rounds=most,
-            sizes=engine.Sizes(),
-        )  # fmt: skip
-        best[most] = learner._final_rounds(rows, [start])[0]
-    assert best[0] is start  # no rounds were asked for
-    assert best[2].metric[1] > 20 * lost[1]
-    assert best[2].metric[2:].max() < 0.2
-    assert best[2].error < 0.5 * start.error
-
-
 def test_rounds_go_on_while_the_error_falls_fast():
     """At most three times the requested number."""
 
     class Falling(engine.Comparison):
-        def _best_length(self, kernel, metric, factor, alpha, index, *, tune=True):  # noqa: ARG002
-            return engine.Trial(kernel, metric, factor, 1.0, alpha, self.rate**index, index, fits=(1,))
+        def _best_length(self, kernel, metrics, length, alpha, index, *, tune=True):  # noqa: ARG002
+            return engine.Trial(kernel, metrics, length, alpha, self.rate**index, index, fits=(1,))
 
         def outer_products(self, trial):  # noqa: ARG002
             return np.eye(2)
@@ -509,7 +481,7 @@ def test_rounds_go_on_while_the_error_falls_fast():
     rows.__class__ = Falling
     for rate, expected in ((0.5, 15), (0.98, 5), (0.999, 2)):
         rows.rate = rate
-        first = engine.Trial(engine.GAUSSIAN, np.ones(2), 1.0, 1.0, 1.0, 1.0, fits=(1,))
+        first = engine.Trial(engine.GAUSSIAN, (np.ones(2),), 1.0, 1.0, 1.0, fits=(1,))
         assert [trial.round for trial in rows.rounds(first, full=False, most=5)] == list(range(expected + 1))
 
 

@@ -29,7 +29,7 @@ STEPS = 6  # steps per round
 BATCH = 600  # rows per step; a step takes about 10 ms on one core
 WHOLE = 700  # up to this number of rows, each step uses all of them
 RATE = 0.2  # a step changes the weight of a column by at most about this share; it falls to 0 in the second half
-FULL_RATE, TILT = 0.1, 0.3  # for full metrics; off-diagonal entries of B change more slowly, by the factor TILT² ≈ 0.1
+FULL_RATE = 0.1  # for full metrics
 MEAN_DECAY, SQUARE_DECAY, TINY_GRADIENT = 0.8, 0.95, 1e-3  # means over steps, as in Adam (Kingma and Ba 2015)
 HIGHEST_START = 0.03  # with a larger α, a first fit that explains nothing would have no gradients
 LOWEST_ALPHA, HIGHEST_ALPHA = 1e-9, 1e3
@@ -123,10 +123,8 @@ def descend(
     """Yield the metric and α after each of `n_rounds` rounds of descent from `metric`, a diagonal or a matrix."""
     X, full, rows = X.astype(np.float64), metric.ndim == 2, _batches(len(X), rng)
     rate, n_steps = FULL_RATE if full else RATE, STEPS * n_rounds
-    d = X.shape[1]
-    tilt = TILT + (1 - TILT) * np.eye(d) if full else np.ones(d)
     M, log_alpha = metric.astype(np.float64), float(np.log(np.clip(alpha, LOWEST_ALPHA, HIGHEST_START)))
-    means, squares, n_done = np.zeros(tilt.size + 1), np.zeros(tilt.size + 1), 0
+    means, squares, n_done = np.zeros(M.size + 1), np.zeros(M.size + 1), 0
     for step in range(n_steps):
         some = next(rows)
         found = LeaveOneOutLoss(spec, Y[some], weight[some])(
@@ -135,13 +133,13 @@ def descend(
         if found is None:  # rounding errors make K + α indefinite
             log_alpha = min(log_alpha + 1.0, float(np.log(HIGHEST_ALPHA)))
         else:
-            gradient = np.append((tilt * found[1]).ravel(), found[2])
+            gradient = np.append(found[1].ravel(), found[2])
             n_done += 1
             means = MEAN_DECAY * means + (1 - MEAN_DECAY) * gradient
             squares = SQUARE_DECAY * squares + (1 - SQUARE_DECAY) * gradient**2
             size = rate * min(1.0, 2 * (1 - step / n_steps)) / (1 - MEAN_DECAY**n_done)
             change = size * means / (np.sqrt(squares / (1 - SQUARE_DECAY**n_done)) + TINY_GRADIENT)
-            M = _changed(M, -tilt * change[:-1].reshape(tilt.shape))
+            M = _changed(M, -change[:-1].reshape(M.shape))
             log_alpha = float(np.clip(log_alpha - change[-1], np.log(LOWEST_ALPHA), np.log(HIGHEST_ALPHA)))
         if step % STEPS == STEPS - 1:
             yield _bounded(M), float(np.exp(log_alpha))

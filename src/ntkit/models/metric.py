@@ -317,7 +317,8 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         seed = int(keyed(self._seed, "trees").generate_state(1)[0])
 
         def fit_leaves(X: np.ndarray, Y: np.ndarray, weight: np.ndarray) -> TreeLeaves:
-            return TreeLeaves(random_state=seed).fit(X, Y[:, :n_targets], weight)
+            # With weights, scikit-learn finds the bins of columns in seconds, otherwise in milliseconds.
+            return TreeLeaves(random_state=seed).fit(X, Y[:, :n_targets], weight if np.ptp(weight) else None)
 
         return fit_leaves
 

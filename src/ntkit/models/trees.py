@@ -441,8 +441,6 @@ def _fit(models: list[Any], X: np.ndarray, targets: list[np.ndarray], weight: An
 
     OpenMP threads wait for each other by spinning: if other programs use the cores, one thread is many times faster.
     """
-    if weight is not None and len(np.unique(weight)) == 1:
-        weight = None  # scikit-learn sorts every column many times if there are weights
     with threadpool_limits(1 if X.size * len(models) <= _ONE_THREAD_SIZE else None, user_api="openmp"):
         for model, target in zip(models, targets, strict=True):
             model.fit(X, target, weight)
