@@ -28,6 +28,7 @@ _ROWS = 16384  # rows per block
 
 
 MAX_LEARNED_COLUMNS = 1024  # the default features learn a metric for at most this many columns
+TABLE_WIDTH = 2.0  # width of ArcsinhScaler before learned metrics; see docs/design/learned-metrics.md
 SAMPLE = 20_000  # rows sampled from a stream, files or a Dask collection for steps that learn from targets
 
 
@@ -35,7 +36,7 @@ def default_features(X: Any, owner: str, *, learned: bool = False) -> Any:
     """Return the default features: ArcsinhScaler, then features of a kernel. There is no default for images.
 
     With `learned`, the kernel learns its metric, for dense rows of at most 1024 columns. Otherwise the kernel is the
-    NTK of depth 1 with a bias.
+    NTK of depth 1 with a bias, which depends on the norms of rows, so that their tails are compressed more.
     """
     from ntkit.features import NTKFeatures
     from ntkit.preprocessing import ArcsinhScaler
@@ -43,12 +44,14 @@ def default_features(X: Any, owner: str, *, learned: bool = False) -> Any:
     if len(getattr(X, "shape", ())) == 4:
         raise ValueError(message(owner, "features", "a map of images, such as CNTKSketch(), if X holds images", None))
     features: Any = NTKFeatures(depth=1, n_components=2048, bias="auto")
+    width = 1.0
     if learned and not _array.is_sparse(X) and n_features_of(X) <= MAX_LEARNED_COLUMNS:
         from ntkit.models.adaptive import AdaptiveFeatures
 
-        features = AdaptiveFeatures()
+        features, width = AdaptiveFeatures(), TABLE_WIDTH
     # Sparse rows are not centred, so that they stay sparse.
-    return Pipeline([("scale", ArcsinhScaler(with_mean=not _array.is_sparse(X))), ("features", features)])
+    scaler = ArcsinhScaler(with_mean=not _array.is_sparse(X), width=width)
+    return Pipeline([("scale", scaler), ("features", features)])
 
 
 def seed_names(features: Any) -> list[str]:

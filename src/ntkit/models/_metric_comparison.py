@@ -131,7 +131,7 @@ class Comparison:
                 for Z, split in zip(rows, self.splits, strict=True)
             ]
             fit = self._solved(replace(trial, metrics=metrics, length=length), fits)
-            gains = [each.gain(fit.alpha, fit.error) for each, _ in fit.fits]
+            gains = [each.gain(fit.alpha, fit.error, self.resolution) for each, _ in fit.fits]
             fit = replace(fit, gain=float(np.mean(gains)) if gains else 1.0)
             found.append(replace(fit, seconds=time.perf_counter() - began))
             if self.ramps is not None:

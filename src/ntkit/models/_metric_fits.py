@@ -215,8 +215,8 @@ class NystroemFit:
         solver = solver if n_extras is None else solver.leading(len(self.landmarks) + n_extras)
         return solver.squares(alpha * self.scale)
 
-    def gain(self, alpha: float, error: float) -> float:
-        """Return the error divided by the error with half of the landmarks.
+    def gain(self, alpha: float, error: float, resolution: float = 0.0) -> float:
+        """Return the error divided by the error with half of the landmarks; smaller errors count as `resolution`.
 
         The normalization is triangular, so half of the landmarks have the first half of the features.
         """
@@ -228,7 +228,8 @@ class NystroemFit:
             return 1.0
         coef = cholesky_solve(factor, problem.R[:half])
         intercept = problem.y_mean - problem.z_mean[:half] @ coef
-        return min(1.0, error / self.solver.error(self.solver.held[:, :half], coef, intercept))
+        with_half = self.solver.error(self.solver.held[:, :half], coef, intercept)
+        return min(1.0, max(error, resolution) / max(with_half, resolution))
 
     def dual(self, coef: np.ndarray) -> np.ndarray:
         """Return the weights of the landmarks."""

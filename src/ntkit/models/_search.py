@@ -29,10 +29,10 @@ from ntkit._state import COLUMNS, Declared, Estimator, Field, Integer, Seed, Tex
 from ntkit._validation import check_bool, check_int, check_real, message
 from ntkit.features import NTKFeatures, RandomFourierFeatures
 from ntkit.models._checks import check_alphas, check_weight
-from ntkit.models._features import MAX_LEARNED_COLUMNS, SAMPLE, seeded
+from ntkit.models._features import MAX_LEARNED_COLUMNS, SAMPLE, TABLE_WIDTH, seeded
 from ntkit.models._rows import as_arrays, as_rows, n_rows_of, take_rows
 from ntkit.models._search_clock import FIRST_COMPONENTS, Entry, Round, SearchClock, few_row_rounds, n_survivors
-from ntkit.models.adaptive import LARGE, AdaptiveFeatures, automatic_size
+from ntkit.models.adaptive import LARGEST, AdaptiveFeatures, automatic_size
 from ntkit.models.average import AverageClassifier, AverageRegressor, greedy_weights
 from ntkit.models.metric import LearnedMetric
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
@@ -231,20 +231,23 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     def _first_size(self, entry: Entry, n_rows: int) -> int:
         """Return the number of features of the first fits on all rows.
 
-        If the targets of a small table have almost no noise, the metric asks for nearly all rows as landmarks. Smaller
-        fits would only take time.
+        If the targets have almost no noise, the metric asks for as many landmarks as possible. Smaller fits would only
+        take time.
         """
         size, metric = _ALL_ROWS_COMPONENTS, getattr(getattr(entry.features, "metric", None), "estimator", None)
-        if isinstance(metric, LearnedMetric) and n_rows <= 2 * LARGE:
-            size = max(size, automatic_size(metric, n_rows))
+        if isinstance(metric, LearnedMetric) and automatic_size(metric, n_rows) == LARGEST:
+            size = min(LARGEST, n_rows)
         return min(size, self.n_components)
 
     def _grow(self, entry: Entry, index: int, data: tuple[Any, Any, Any], clock: SearchClock) -> None:
-        """Double the features of a model of all rows while its error falls and there is time."""
+        """Double the features of a model of all rows while its error falls and there is time, or add half of them."""
         n = len(data[1])
         while entry.n_components < min(self.n_components, n) and not entry.grown:
-            size = Round(n, min(2 * entry.n_components, self.n_components))
-            if not clock.allows(size):
+            sizes = [
+                Round(n, min(many, self.n_components)) for many in (2 * entry.n_components, 3 * entry.n_components // 2)
+            ]
+            size = next(filter(clock.allows, sizes), None)
+            if size is None:
                 return
             before, model, rank, n_components = entry.loss, entry.model, entry.rank, entry.n_components
             self._try(entry, index + 1, size, data, clock)
@@ -471,7 +474,10 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     @staticmethod
     def _scaler(X: Any) -> Any:
         # Sparse rows are not centred, so that they stay sparse.
-        return ImageStandardizer() if _has_images(X) else ArcsinhScaler(with_mean=not _array.is_sparse(X))
+        if _has_images(X):
+            return ImageStandardizer()
+        sparse = _array.is_sparse(X)
+        return ArcsinhScaler(with_mean=not sparse, width=1.0 if sparse else TABLE_WIDTH)
 
     def _estimator(self, entry: Entry, n_components: int, X: Any) -> Any:
         """Return the unfitted model of a candidate."""

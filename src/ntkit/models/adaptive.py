@@ -24,16 +24,18 @@ from ntkit.models.metric import LearnedMetric
 from ntkit.preprocessing import PiecewiseLinearEncoder
 
 _LANDMARKS = ("uniform", "leverage", "kmeans")
-USUAL, LARGE = 2048, 4096
+USUAL, LARGE, LARGEST = 2048, 4096, 6144
 """Numbers of landmarks for n_components="auto"."""
-_LARGE_RATIO = 0.93  # take LARGE if the error is below this share of the error with half of the landmarks
-_LARGE_RATIO_FEW_ROWS = 0.5  # up to 2 · LARGE rows, where LARGE landmarks take most of the time of a fit
+# `gain_` of a metric is the share of the error that remains if the number of landmarks is doubled.
+_LARGE_GAIN = 0.93  # take LARGE below this share
+_LARGEST_GAIN = 0.5  # take LARGEST; up to 2 · LARGE rows, nothing between: LARGE would take most of the time of a fit
 
 
 def automatic_size(metric: LearnedMetric, n_rows: int) -> int:
     """Return the number of landmarks for n_components="auto"."""
-    ratio = _LARGE_RATIO if n_rows > 2 * LARGE else _LARGE_RATIO_FEW_ROWS
-    return LARGE if metric.gain_ < ratio else USUAL
+    if metric.gain_ < _LARGEST_GAIN:
+        return LARGEST
+    return LARGE if metric.gain_ < _LARGE_GAIN and n_rows > 2 * LARGE else USUAL
 
 
 class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
@@ -50,8 +52,9 @@ class AdaptiveFeatures(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, 
     Parameters
     ----------
     n_components : int or "auto"
-        Number of landmarks, and of features of the kernel; at most the number of rows. "auto": 2048, or 4096 if the
-        fits of the metric predict that these lower the error by more than about 7 % (by half, up to 8192 rows).
+        Number of landmarks, and of features of the kernel; at most the number of rows. "auto": 2048; 4096 if the
+        fits of the metric predict that these lower the error by more than about 7 % (with more than 8192 rows); 6144 if
+        they predict that it falls to less than half.
     metric : LearnedMetric, FrozenEstimator or None
         The metric to learn; None: ``LearnedMetric()``. A fitted metric in scikit-learn's ``FrozenEstimator`` is used
         without refitting.

@@ -382,9 +382,9 @@ class FeatureRidge(FeatureModel, RidgeRegressor):
     ----------
     features : transformer
         Any scikit-learn transformer: a map of ntkit, or a Pipeline whose last step is a map. None: for dense rows of up
-        to 1024 columns ``make_pipeline(ArcsinhScaler(), AdaptiveFeatures())``; otherwise ``NTKFeatures(bias="auto")``
-        with 2048 components in place of ``AdaptiveFeatures``. The transformer is cloned and fitted; to use a fitted
-        transformer, wrap it in ``sklearn.frozen.FrozenEstimator``.
+        to 1024 columns ``make_pipeline(ArcsinhScaler(width=2.0), AdaptiveFeatures())``; otherwise
+        ``make_pipeline(ArcsinhScaler(), NTKFeatures(bias="auto"))`` with 2048 components. The transformer is cloned and
+        fitted; to use a fitted transformer, wrap it in ``sklearn.frozen.FrozenEstimator``.
     alphas : float, array of float or None
         Candidate strengths of the penalty. None: 10⁻⁷, 10^-6.5, …, 10² times the mean squared norm of the (centred)
         features, and smaller values while the error falls. If three or more are given, the best is the first or the

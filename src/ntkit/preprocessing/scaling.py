@@ -13,21 +13,23 @@ from ntkit import _array
 from ntkit._array import Array
 from ntkit._estimator import AllOrNothing, check_rows
 from ntkit._state import COLUMNS, Declared, Field, Floats, Optional
-from ntkit._validation import check_data, check_overflow, message
+from ntkit._validation import check_data, check_overflow, check_real, message
 
 
 class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
-    """Standardize columns and compress their tails: arcsinh((x − mean)/deviation).
+    """Standardize columns and compress their tails: w · arcsinh(z/w) for z = (x − mean)/deviation.
 
-    Near the mean, this is standardization; a value 100 standard deviations away becomes 5.3. Columns of tables often
-    contain rare, huge values, which dominate a kernel: one such row can spoil a fit or the choice of a kernel. See
-    ``docs/design/learning.md`` for measurements.
+    Up to w standard deviations from the mean this is nearly standardization, beyond it nearly a logarithm: with the
+    width w = 1, z = 100 becomes 5.3. Columns of tables often contain rare, huge values, which dominate a kernel: one
+    such row can spoil a fit or the choice of a kernel. See ``docs/design/learning.md`` for measurements.
 
     Parameters
     ----------
     copy, with_mean, with_std
         As for scikit-learn's ``StandardScaler``. Sparse rows need ``with_mean=False``. NaN (a missing value) stays
         NaN.
+    width : float > 0
+        w. Smooth functions of columns without tails stay smoother with a larger width. Default models of tables use 2.
 
     Attributes
     ----------
@@ -49,8 +51,13 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         "n_samples_seen_": Field(),
     }
 
+    def __init__(self, *, copy: bool = True, with_mean: bool = True, with_std: bool = True, width: float = 1.0):
+        super().__init__(copy=copy, with_mean=with_mean, with_std=with_std)
+        self.width = width
+
     def _check_state(self, limit: int) -> None:  # noqa: ARG002
         self._validate_params()
+        self._check_width()
         needed = {"scale_": self.with_std, "mean_": self.with_mean}
         if any(getattr(self, name, None) is None for name, need in needed.items() if need):
             raise ValueError("An ArcsinhScaler lacks its means or scales")
@@ -89,6 +96,7 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         -------
         self
         """
+        self._check_width()
         with self._all_or_nothing(), np.errstate(over="ignore", invalid="ignore"):
             rows = self._rows(X)
             super().partial_fit(rows, y, sample_weight)
@@ -112,13 +120,13 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         """
         check_is_fitted(self)
         if _array.is_torch(X):
-            return self._of_tensor(X, lambda Z, mean, scale: ((Z - mean) / scale).asinh())
+            return self._of_tensor(X, lambda Z, mean, scale: self.width * ((Z - mean) / scale / self.width).asinh())
         rows = self._rows(X)
         with np.errstate(over="ignore"):
             scaled = super().transform(rows, copy=copy)
             if not _array.is_sparse(scaled):
-                return _finite(np.arcsinh(scaled), np.asarray(rows), type(self).__name__)
-            np.arcsinh(scaled.data, out=scaled.data)
+                return _finite(self.width * np.arcsinh(scaled / self.width), np.asarray(rows), type(self).__name__)
+            scaled.data[...] = self.width * np.arcsinh(scaled.data / self.width)
         return scaled
 
     def expression(self, X: Array) -> Array:
@@ -131,7 +139,7 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         check_is_fitted(self)
         X = X - _array.constant(self.mean_, X) if self.with_mean else X
         X = X / _array.constant(self.scale_, X) if self.with_std else X
-        return _array.namespace(X).asinh(X)
+        return _array.namespace(X).asinh(X / self.width) * self.width
 
     def inverse_transform(self, X: Any, copy: bool | None = None) -> Any:
         """Undo the scaling.
@@ -148,14 +156,17 @@ class ArcsinhScaler(Declared, AllOrNothing, StandardScaler):
         """
         check_is_fitted(self)
         if _array.is_torch(X):
-            return self._of_tensor(X, lambda Z, mean, scale: Z.sinh() * scale + mean)
+            return self._of_tensor(X, lambda Z, mean, scale: self.width * (Z / self.width).sinh() * scale + mean)
         rows = check_rows(self, X, reset=False, sparse=True, missing=True)
         values = rows.data if _array.is_sparse(rows) else rows
         with np.errstate(over="ignore"):
-            values = _finite(np.sinh(values), rows, type(self).__name__)
+            values = _finite(self.width * np.sinh(values / self.width), rows, type(self).__name__)
         if _array.is_sparse(rows):
             values = type(rows)((values, rows.indices, rows.indptr), shape=rows.shape)
         return super().inverse_transform(values, copy=copy)
+
+    def _check_width(self) -> None:
+        check_real(self.width, "width", type(self).__name__, minimum=0, strict=True)
 
     def _rows(self, X: Any) -> Any:
         """Convert rows to a type that scikit-learn accepts, and keep the column names."""
