@@ -51,7 +51,7 @@ def evaluate(features, data, seed, rows):
     X, y, X_held, y_held, classes = held_out(data, seed, rows)
     start = time.perf_counter()
     law = FeatureRidgeClassifier if classes else FeatureRidge
-    model = law(make_pipeline(ArcsinhScaler(), features), random_state=seed).fit(X, y)
+    model = law(make_pipeline(ArcsinhScaler(width=2.0), features), random_state=seed).fit(X, y)
     seconds = time.perf_counter() - start
     found = model.predict(X_held)
     error = 100 * np.mean(found != y_held) if classes else np.mean((found - y_held) ** 2) / np.var(y_held)

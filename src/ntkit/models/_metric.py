@@ -33,6 +33,7 @@ from ntkit.models._metric_fits import FEW_ROWS, GAUSSIAN, MATERN, PRODUCT_LAPLAC
 FINALIST_MARGIN, MAX_FINALISTS = 0.15, 4
 FINALIST_MARGIN_FEW_ROWS = 0.6  # with few rows, fits are cheap, errors noisy, and averages of unlike kernels help
 SHORTER = 2  # this number of fits is also compared with a shorter length scale
+SHORT_STEP = 1.4  # ratio of the length scales when these fits are compared once more, with more rows
 OPENING, MAX_KERNELS = 2, 2  # after two rounds of descent, only the two best kernels continue
 FULL_ROUNDS = 4  # rounds of descent from a diagonal metric to a full one
 ADDITIVE_MARGIN = 0.002  # functions of single columns must lower the error by this share to be used
@@ -46,7 +47,8 @@ ADDITIVE_SCALE = 0.7
 class Sizes(NamedTuple):
     """Numbers of rows and landmarks, in the rounds and (`refined`) in the comparison of the best fits; splits.
 
-    Several splits are used only below FEW_ROWS rows.
+    Several splits are used only below FEW_ROWS rows. With 2 · `n_rows_refined` rows or more, there is another
+    comparison, of twice the refined size.
     """
 
     n_rows: int = 4000
@@ -135,6 +137,8 @@ class Learner:
         best: dict[tuple[Kernel, bool], Trial] = {}
         for trial in self._refine(rows, ends):
             best.setdefault((trial.kernel, trial.full), trial)
+        if n >= 2 * sizes.n_rows_refined:
+            best = self._enlarge(order, n_held, best)
         finalists = [Finalist(trial, rows.outer_products(trial)) for trial in best.values()]
         used = sum(len(part) for part in large[0][:2])
         spare = order[used:] if len(large) == 1 else order[:0]
@@ -142,6 +146,21 @@ class Learner:
         if with_leaves is not None:
             finalists.insert(0, finalists[0]._replace(trial=with_leaves))
         return Learned(finalists, self.trials)
+
+    def _enlarge(
+        self, order: np.ndarray, n_held: int, best: dict[tuple[Kernel, bool], Trial]
+    ) -> dict[tuple[Kernel, bool], Trial]:
+        """Compare the two best fits, also with a shorter length scale, with twice as many rows and landmarks."""
+        sizes = self.sizes
+        splits = make_splits(order, n_held, 2 * (4 * sizes.n_rows_refined // 5), 2 * sizes.n_landmarks_refined)
+        rows = Comparison(self.X, self.Y, self.weight, splits, self.tick, self.resolution, self.ramps)
+        near = list(best.values())[:SHORTER]
+        found = self._fit_lengths(rows, [(end, end.length / step) for step in (1.0, SHORT_STEP) for end in near])
+        larger: dict[tuple[Kernel, bool], Trial] = {}
+        for trial in found:
+            key = trial.kernel, trial.full
+            larger.setdefault(key, replace(trial, gain=best[key].gain))  # the sizes of final models go by these gains
+        return larger | {key: trial for key, trial in best.items() if key not in larger}
 
     def _with_leaves(self, rows: Comparison, best: Trial, spare: np.ndarray) -> Trial | None:
         """Return the best fit with features of the leaves of trees, if these lower its error; else None."""
@@ -237,7 +256,12 @@ class Learner:
         bound = max((1 + margin) * ends[0].error, self.resolution)
         near = [end for end in ends if end.error <= bound][:MAX_FINALISTS] or ends[:1]
         tasks = [(end, end.length) for end in near]
-        tasks += [(end, end.length / LENGTH_STEP) for end in near[:SHORTER] if end.kernel.has_length]
+        tasks += [(end, end.length / LENGTH_STEP) for end in near[:SHORTER]]
+        return self._fit_lengths(rows, tasks)
+
+    def _fit_lengths(self, rows: Comparison, tasks: list[tuple[Trial, float]]) -> list[Trial]:
+        """Return fits with the kernels and metrics of some trials and with other length scales, best first."""
+        tasks = [(end, length) for end, length in tasks if end.kernel.has_length or length == end.length]
         found: dict[int, list[Trial]] = {}
 
         def fit(index: int) -> None:

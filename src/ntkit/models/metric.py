@@ -49,9 +49,11 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         transform(x) = M (x − c).
 
     M is chosen such that kernel ridge regression with k(Mx, My), where k is `kernel_` with length scale 1, predicts
-    held-out rows well. M is learned in rounds [1]_, [2]_: fit a function f; compute the average outer product of its
-    gradients, A = (1/n) Σ ∇f(x_i) ∇f(x_i)ᵀ; take M² ∝ A, or its diagonal; fit again. Columns and directions in which f
-    does not change no longer contribute to distances.
+    held-out rows well. It is learned by gradient descent on the leave-one-out error of this regression, in M and the
+    penalty together (see [1]_, Section 5.4.2, for the gradients). Columns and directions on which the targets do not
+    depend no longer contribute to distances. Kernels that are not functions of a distance, such as the NTK, learn by
+    other rounds [2]_, [3]_: fit a function f; compute the average outer product of its gradients,
+    A = (1/n) Σ ∇f(x_i) ∇f(x_i)ᵀ; take M² ∝ A, or its diagonal; fit again.
 
     Any map or model can follow. :class:`AdaptiveFeatures` continues with Nyström features of the chosen kernel.
 
@@ -63,14 +65,15 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
         "nngp", "polynomial"; see :class:`ntkit.kernels.KernelSpec`.
     metric : {"auto", "diagonal", "full"}
         "diagonal": a weight for each column. "full": a symmetric matrix, which also finds directions. "auto" compares
-        both; full metrics only for up to 256 columns.
+        both; full metrics only for up to 256 columns, and at least 20 rows per column.
     kernel_params : dict or None
         Parameters of a named kernel, except its length scale, such as ``{"nu": 2.5}`` or ``{"norm": "l1"}``. The
         default depth of "ntk" and "nngp" is 1.
     max_rounds : int
-        Maximum number of rounds per kernel. Rounds stop after two in which the error on held-out rows falls by less
-        than 0.5 %. While the error falls by more than 5 % per round, up to three times as many rounds are made.
-        Then the two best fits get up to two further rounds with more rows and landmarks. 0: all columns alike.
+        Rounds of six descent steps per kernel; the metric of the best round on held-out rows is used. After two rounds
+        only the two best kernels continue, and full metrics get four more. Outer products end after two rounds without
+        progress, and while the error falls by more than 5 % per round, up to three times as many are made. 0: all
+        columns alike.
     max_samples : int
         Maximum number of rows that `fit` uses, drawn at random.
     progress : bool
@@ -115,15 +118,16 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
     Notes
     -----
     Fits are ridge regressions on Nyström features of at most 8000 rows with 1024 landmarks, so the time does not grow
-    with the number of rows: about 1 to 10 s on two cores. A fifth of these rows is held out; below 2000 rows, errors
+    with the number of rows: about 2 to 5 s on two cores. A fifth of these rows is held out; below 2000 rows, errors
     are averaged over several splits. Targets that are text, bools, or whole numbers with at most 20 different values
     are classes, and the functions are fitted to their indicators.
 
     References
     ----------
-    .. [1] Radhakrishnan, Beaglehole, Pandit, Belkin, "Mechanism for feature learning in neural networks and
+    .. [1] Rasmussen, Williams, "Gaussian Processes for Machine Learning", MIT Press 2006.
+    .. [2] Radhakrishnan, Beaglehole, Pandit, Belkin, "Mechanism for feature learning in neural networks and
        backpropagation-free machine learning models", Science 383, 2024, arXiv:2212.13881.
-    .. [2] Beaglehole, Holzmüller, Radhakrishnan, Belkin, "xRFM: Accurate, scalable, and interpretable feature learning
+    .. [3] Beaglehole, Holzmüller, Radhakrishnan, Belkin, "xRFM: Accurate, scalable, and interpretable feature learning
        models for tabular data", 2025, arXiv:2508.10053.
 
     Examples
