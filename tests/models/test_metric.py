@@ -22,6 +22,8 @@ import ntkit
 from ntkit import AdaptiveFeatures, FeatureRidge, FeatureRidgeClassifier, LearnedMetric, NystroemFeatures
 from ntkit.models import _metric as engine
 from ntkit.models import _metric_fits
+from ntkit.models._path import GRID
+from ntkit.models.adaptive import automatic_size
 from ntkit.models.metric import encode_targets
 
 KERNELS = {"gaussian": engine.GAUSSIAN, "matern": engine.MATERN, "l1": engine.PRODUCT_LAPLACE}
@@ -364,6 +366,51 @@ def test_a_failed_fit_leaves_the_estimator_unchanged(X, y):
 
 
 # Features.
+
+
+@pytest.mark.parametrize(
+    ("gain", "n_rows", "expected"),
+    [(1.0, 10**6, 2048), (0.9, 8192, 2048), (0.9, 8193, 4096), (0.4, 8193, 6144), (0.4, 100, 6144)],
+)
+def test_automatic_size(gain, n_rows, expected):
+    metric = LearnedMetric()
+    metric.gain_ = gain
+    assert automatic_size(metric, n_rows) == expected
+
+
+def test_the_model_starts_at_the_penalty_of_the_metric(X, y):
+    """It computes errors for few penalties around it."""
+    model = FeatureRidge(AdaptiveFeatures(metric=quick()), solver="cholesky", random_state=0).fit(X, y)
+    tried = np.flatnonzero(np.isfinite(model.errors_))
+    assert np.array_equal(tried, np.arange(tried[0], tried[-1] + 1))
+    multiples = GRID[tried]
+    assert multiples[0] / 2 < model.features_.expected_alpha_ < 2 * multiples[-1]
+    assert model.features_.expected_alpha_ == model.features_.metric_.alpha_
+    everything = FeatureRidge(AdaptiveFeatures(metric=quick()), solver="eigen", random_state=0).fit(X, y)
+    assert everything.errors_.min() == pytest.approx(np.nanmin(model.errors_), rel=0.02)
+
+
+def test_gain_of_errors_below_the_resolution_is_one(rng):
+    X = rng.uniform(-1, 1, (900, 2))
+    rows = comparison(X, np.sin(7 * X[:, :1]) * X[:, 1:], n_landmarks=64)
+    rows.resolution = 1e3
+    assert rows.lengths(rows.first(engine.MATERN), (0.5,))[0].gain == 1.0
+
+
+def test_many_rows_are_compared_once_more(rng):
+    """With a shorter length scale too; the gain is that of the usual size."""
+    X = rng.uniform(-1, 1, (1700, 2)).astype(np.float32)
+    Y = np.sin(9 * X[:, :1]).astype(np.float64)
+    sizes = engine.Sizes(400, 40, 1, 800, 80)
+    learner = engine.Learner(
+        X, Y, np.ones(1700), rng, kernel=engine.MATERN, metric="diagonal", most_rounds=2, sizes=sizes
+    )
+    found = learner.learn()
+    best, last = found.finalists[0].trial, found.trials[-2:]
+    assert len(best.fits[0][0].landmarks) == 160
+    assert last[0].length / last[1].length == pytest.approx(engine.SHORT_STEP)
+    assert best.error == min(trial.error for trial in last)
+    assert best.gain in {trial.gain for trial in found.trials[:-2]}
 
 
 def test_adaptive_features_equal_metric_and_landmarks(X, y):

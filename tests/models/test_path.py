@@ -42,6 +42,17 @@ def test_the_least_loss_is_found_wherever_it_is(evaluates_all):
         assert tried.all() if evaluates_all else tried.sum() <= 10
 
 
+def test_the_search_starts_where_the_best_is_expected():
+    for best in range(len(ALPHAS)):
+        losses = 1.0 + np.abs(np.arange(len(ALPHAS)) - best)
+        for expected, most in ((1.2 * ALPHAS[best], 3), (ALPHAS[max(best - 2, 0)], 5), (1e-30, len(ALPHAS))):
+            problem = Known(losses, evaluates_all=False)
+            loss = lambda _, predictions, __: float(predictions[0, 0])  # noqa: E731
+            solution = choose(problem, ALPHAS.copy(), loss, "Model", expected=expected)
+            assert solution.alpha == ALPHAS[best]
+            assert np.isfinite(solution.errors).sum() <= most
+
+
 def test_the_largest_alpha_as_good_as_the_best_is_taken():
     for last, index in ((1.0009, 3), (1.0011, 2)):
         assert solve(Known([3.0, 1.0, 1.0005, last, 5.0], ALPHAS[:5]), ALPHAS[:5]).alpha == ALPHAS[index]

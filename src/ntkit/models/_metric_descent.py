@@ -130,10 +130,10 @@ def descend(
         found = LeaveOneOutLoss(spec, Y[some], weight[some])(
             X[some] @ M if full else X[some] * M, float(np.exp(log_alpha)), full=full
         )
-        if found is None:  # rounding errors make K + α indefinite
+        gradient = None if found is None else np.append(found[1].ravel(), found[2])
+        if gradient is None or not np.isfinite(gradient).all():  # rounding errors make K + α indefinite
             log_alpha = min(log_alpha + 1.0, float(np.log(HIGHEST_ALPHA)))
         else:
-            gradient = np.append(found[1].ravel(), found[2])
             n_done += 1
             means = MEAN_DECAY * means + (1 - MEAN_DECAY) * gradient
             squares = SQUARE_DECAY * squares + (1 - SQUARE_DECAY) * gradient**2

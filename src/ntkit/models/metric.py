@@ -117,8 +117,8 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
 
     Notes
     -----
-    Fits are ridge regressions on Nyström features of at most 8000 rows with 1024 landmarks, so the time does not grow
-    with the number of rows: about 2 to 5 s on two cores. A fifth of these rows is held out; below 2000 rows, errors
+    Fits are ridge regressions on Nyström features of at most 16 000 rows with 2048 landmarks, so the time does not
+    grow with the number of rows: about 2 to 7 s on two cores. A fifth of these rows is held out; below 2000 rows, errors
     are averaged over several splits. Targets that are text, bools, or whole numbers with at most 20 different values
     are classes, and the functions are fitted to their indicators.
 
