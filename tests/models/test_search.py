@@ -600,7 +600,8 @@ def test_metrics_are_learned_from_rows_on_which_no_error_is_estimated(rng, monke
     assert len(seen[0]) == 350
     seed = module.keyed(module.seed_sequence(search._model_seed), "sample")
     left_out = np.argsort(module.row_uniforms(seed, 0, 400)[:, 0])[:50]
-    scaled = module.ArcsinhScaler().fit(np.delete(X, left_out, axis=0)).transform(np.delete(X, left_out, axis=0))
+    learning = np.delete(X, left_out, axis=0)
+    scaled = module.ArcsinhScaler(width=module.TABLE_WIDTH).fit(learning).transform(learning)
     np.testing.assert_allclose(seen[0], scaled)
     model = search._estimator(sizes.Entry("a", candidates["a"]), 64, X).fit(X, y)
     np.testing.assert_allclose(np.sort(model._solution.left_out[0][:, 0]), np.sort(y[left_out]))
@@ -610,6 +611,6 @@ def test_progress(X, y, capsys):
     small(progress=True).fit(X, y)
     shown = capsys.readouterr().err
     assert "FeatureRidgeSearch" in shown
-    assert "linear" in shown
+    assert any(name in shown for name in SMALL)
     small().fit(X, y)
     assert capsys.readouterr().err == ""
