@@ -187,29 +187,29 @@ def test_search_averages_with_trees_where_they_help(law, rng, tmp_path, monkeypa
     X = rng.standard_normal((1500, 5)).astype(np.float32)
     y = steps(X) + X[:, 4] if law is FeatureRidgeSearch else np.where(steps(X) > 1.5, "high", "low")
     options = {"n_components": 64, "time_budget": None, "random_state": 0}
-    search = law(**options).fit(X[:1000], y[:1000])
+    search = law(**options).fit(X[:900], y[:900])
     best = search.best_estimator_
     assert isinstance(best, AverageRegressor if law is FeatureRidgeSearch else AverageClassifier)
     assert search.best_name_.endswith(" trees")
     assert isinstance(best.estimators_[-1], BoostedTrees)
     assert not any(isinstance(model, BoostedTrees) for model in best.estimators_[:-1])
     assert best.weights_.sum() == pytest.approx(1)
-    without = law(**options, trees=False).fit(X[:1000], y[:1000])
+    without = law(**options, trees=False).fit(X[:900], y[:900])
     assert "trees" not in without.best_name_
     assert not any(result["name"] == "trees" for result in without.results_)
-    assert search.score(X[1000:], y[1000:]) > without.score(X[1000:], y[1000:])
+    assert search.score(X[900:], y[900:]) > without.score(X[900:], y[900:])
     assert search.alpha_ == best.estimators_[0].alpha_
     assert search.feature_importances_.sum() == pytest.approx(1)
     if law is FeatureRidgeSearch:
-        mean, deviation = search.predict(X[1000:], return_std=True)
-        np.testing.assert_array_equal(mean, search.predict(X[1000:]))
+        mean, deviation = search.predict(X[900:], return_std=True)
+        np.testing.assert_array_equal(mean, search.predict(X[900:]))
         kernels = best.weights_[:-1] / best.weights_[:-1].sum()
-        variances = [model.predict(X[1000:], return_std=True)[1] ** 2 for model in best.estimators_[:-1]]
+        variances = [model.predict(X[900:], return_std=True)[1] ** 2 for model in best.estimators_[:-1]]
         np.testing.assert_allclose(deviation**2, np.tensordot(kernels, variances, 1), rtol=1e-5)
     ntkit.save(search, tmp_path / "search.ntkit")
     np.testing.assert_array_equal(ntkit.load(tmp_path / "search.ntkit").predict(X), search.predict(X))
-    again = clone(best).fit(X[:1000], y[:1000])
-    assert again.score(X[1000:], y[1000:]) > without.score(X[1000:], y[1000:])
+    again = clone(best).fit(X[:900], y[:900])
+    assert again.score(X[900:], y[900:]) > without.score(X[900:], y[900:])
 
 
 def test_smooth_functions_need_no_trees(rng, monkeypatch):

@@ -246,9 +246,8 @@ class Learner:
         return not self.wide and d > 1 and n >= ROWS_PER_COLUMN * d
 
     def _rank(self, trial: Trial) -> tuple[float, int]:
-        """Return the sort key of a fit: its expected error, then, for errors below the resolution, its round."""
-        expected = trial.expected * (1 + ADDITIVE_MARGIN if trial.additive else 1)
-        return max(expected, self.resolution), trial.round
+        """Return the sort key of a fit: its expected error, then its round."""
+        return trial.expected * (1 + ADDITIVE_MARGIN if trial.additive else 1), trial.round
 
     def _refine(self, rows: Comparison, ends: list[Trial]) -> list[Trial]:
         """Fit the best ends with more rows and landmarks, the very best also with shorter length scales."""

@@ -34,7 +34,7 @@ MEAN_DECAY, SQUARE_DECAY, TINY_GRADIENT = 0.8, 0.95, 1e-3  # means over steps, a
 HIGHEST_START = 0.03  # with a larger α, a first fit that explains nothing would have no gradients
 LOWEST_ALPHA, HIGHEST_ALPHA = 1e-9, 1e3
 SINGLE_ALPHA = 1e-4  # from this α on, float32 is accurate enough, and faster
-RANGE = 1e-3  # smallest weight of a column (or eigenvalue), as a share of the largest: distances must not collapse
+RANGE = 1e-4  # smallest weight of a column (or eigenvalue), as a share of the largest: distances must not collapse
 
 
 class LeaveOneOutLoss:

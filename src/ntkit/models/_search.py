@@ -322,7 +322,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             tree_share = self._tree_share(targets, np.tensordot(shares, stack, 1), weight, trees)
         chosen = sorted((pair for pair in zip(shares, near, strict=True) if pair[0] > 0), key=lambda pair: -pair[0])
         if len(data[1]) < _ENOUGH_ROWS:
-            self._learn_again([entry for _, entry in chosen], data, clock)
+            chosen = self._draw_again(chosen, data, clock)
         if len(chosen) == 1 and not tree_share:
             return chosen[0][1].name, chosen[0][1].model
         parts = [((1 - tree_share) * share, entry.name, entry.model) for share, entry in chosen]
@@ -382,7 +382,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         done.sort(key=lambda entry: not isinstance(entry.features, AdaptiveFeatures))
         return done or entries[:1]
 
-    def _alternatives(self, entry: Entry, rows: np.ndarray, data: tuple[Any, Any, Any]) -> list[Entry]:
+    def _alternatives(self, entry: Entry, rows: np.ndarray | None, data: tuple[Any, Any, Any]) -> list[Entry]:
         """Return an entry for each kernel and kind of metric that a candidate has found, best first."""
         metric = self._metric(entry, rows, data)
         found = metric.alternatives() if metric.kernel == "auto" else {"": metric}
@@ -413,24 +413,37 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         """Return targets as columns of numbers."""
         return self._model._codec().encode(y, type(self).__name__)
 
-    def _learn_again(self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> None:
-        """Learn the metrics of the final models again from all rows, and refit the models."""
-        candidates, known = self._candidates(data[0]), {}
-        for entry in entries:
-            features = candidates[entry.origin]
-            seconds = clock.reserved + clock.metric_seconds
-            if not _learns(features) or clock.elapsed() + seconds > _OVERTIME * clock.budget:
+    def _draw_again(
+        self, chosen: list[tuple[float, Entry]], data: tuple[Any, Any, Any], clock: SearchClock
+    ) -> list[tuple[float, Entry]]:
+        """Replace models of learned metrics by the best models of several draws, which learn from all rows.
+
+        With few rows, the best kernel depends on the draw. An average over draws is then better than a choice on the
+        held-out rows, which are even fewer. The other models keep their shares.
+        """
+        candidates = self._candidates(data[0])
+        draws = [pair for pair in chosen if _learns(candidates[pair[1].origin])]
+        kept = [pair for pair in chosen if not _learns(candidates[pair[1].origin])]
+        found: list[Entry] = []
+        for repeat in range(self.n_averaged if draws else 0):
+            entry = draws[min(repeat, len(draws) - 1)][1]
+            seconds = clock.metric_seconds + clock.estimate(Round(len(data[1]), entry.n_components)) + clock.reserved
+            if clock.elapsed() + seconds > (clock.budget if found else _OVERTIME * clock.budget):
+                break
+            origin = Entry(entry.origin, candidates[entry.origin], repeat=repeat)
+            drawn = self._alternatives(origin, None, data)[0]
+            drawn.loss = drawn.features.metric.estimator.error_
+            if drawn.loss > _AVERAGE_LOSS * min((each.loss for each in found), default=np.inf):
                 continue
-            key = entry.origin, entry.repeat
-            if key not in known:
-                metric = self._metric(Entry(entry.origin, features, repeat=entry.repeat), None, data)
-                known[key] = metric.alternatives() if metric.kernel == "auto" else {"": metric}
-            own, found = entry.features.metric.estimator, list(known[key].values())
-            kind = _kind(own)
-            same = [each for each in found if _kind(each)[:2] == kind[:2]]
-            same.sort(key=lambda each: _kind(each) != kind)
-            entry.features = clone(features).set_params(metric=FrozenEstimator((same or found)[0]))
-            entry.model = self._estimator(entry, entry.n_components, data[0]).fit(*data)
+            drawn.model = self._estimator(drawn, entry.n_components, data[0])
+            drawn.model.set_params(n_selection=self.n_selection).fit(*data)
+            found.append(drawn)
+        if not found:
+            return chosen
+        least = min(entry.loss for entry in found)
+        found = [entry for entry in found if entry.loss <= _AVERAGE_LOSS * least]
+        total = sum(share for share, _ in draws)
+        return [(total / len(found), entry) for entry in found] + kept
 
     def _try(self, entry: Entry, index: int, size: Round, some: tuple[Any, Any, Any], clock: SearchClock) -> None:
         """Fit a candidate on some rows and rank it by its loss on held-out rows."""
@@ -549,11 +562,6 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
     @abstractmethod
     def _errors(self, targets: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         """Return the error of each row."""
-
-
-def _kind(metric: LearnedMetric) -> tuple[str, int, bool]:
-    """Return the kernel of a metric, its number of dimensions, and whether it has features of leaves."""
-    return metric.kernel_, metric.metric_.ndim, metric.leaves_ is not None
 
 
 def _learns(features: Any) -> bool:

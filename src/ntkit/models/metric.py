@@ -37,7 +37,7 @@ from ntkit.preprocessing import PiecewiseLinearEncoder
 
 _METRICS = ("auto", "diagonal", "full")
 _FEW_CLASSES = 20  # whole-number targets with at most this many distinct values are classes
-_RESOLUTION = 0.005  # errors of class indicators below this share of their variance count as 0: all rows are correct
+_RESOLUTION = 0.0005  # errors of class indicators below this share of their variance count as 0: all rows are correct
 _MAX_KNOTS, _MAX_RAMPS = 14, 512  # knots per column; ramps of all columns, which may reduce the number of knots
 _MAX_LEAF_TARGETS = 60  # leaves need at least one tree for each target
 _MAX_NUMBERS = 2**27  # size of a dense sample of sparse rows: 512 MiB in float32
@@ -118,9 +118,9 @@ class LearnedMetric(Declared, AllOrNothing, ClassNamePrefixFeaturesOutMixin, Tra
     Notes
     -----
     Fits are ridge regressions on Nyström features of at most 16 000 rows with 2048 landmarks, so the time does not
-    grow with the number of rows: about 2 to 7 s on two cores. A fifth of these rows is held out; below 2000 rows, errors
-    are averaged over several splits. Targets that are text, bools, or whole numbers with at most 20 different values
-    are classes, and the functions are fitted to their indicators.
+    grow with the number of rows: about 2 to 7 s on two cores. A fifth of these rows is held out; below 2000 rows,
+    errors are averaged over several splits. Targets that are text, bools, or whole numbers with at most 20 different
+    values are classes, and the functions are fitted to their indicators.
 
     References
     ----------
