@@ -116,6 +116,20 @@ def test_tiles_of_many_columns(name, rng):
     np.testing.assert_allclose(K, spec.profile(a), rtol=1e-12)
 
 
+@EACH
+def test_values_in_float32_are_normal_or_zero(name):
+    kernel, params = KERNELS[name]
+    spec = KernelSpec.of(kernel, **params)
+    a = np.linspace(0, 150, 5000)[None]
+    K = np.empty(a.shape, np.float32)
+    compiled.apply_profile(a if spec.absolute else a**2, spec.function.code, K)
+    expected = spec.profile(a)
+    large = expected >= 1.001 * compiled.TINY
+    np.testing.assert_allclose(K[large], expected[large], rtol=1e-6)
+    assert not K[expected < 0.999 * compiled.TINY].any()
+    assert not large.all()
+
+
 def test_without_corrections_digits_are_lost(rng, monkeypatch):
     """The checks above would notice: the errors are 1e-2 or more."""
     X, Y = clusters(rng, MANY)

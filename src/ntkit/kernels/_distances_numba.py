@@ -23,6 +23,7 @@ _GAUSSIAN, _MATERN_3_2 = _profiles.GAUSSIAN.code, _profiles.MATERN_3_2.code
 _MATERN_5_2, _ABSOLUTE = _profiles.MATERN_5_2.code, _profiles.ABSOLUTE.code
 EPSILON = 2.0**-52  # machine epsilon of float64
 INACCURATE = -1.0  # marks a squared distance that has to be recomputed
+TINY = 1e-30  # φ(0) = 1, so a sum of values of φ in float32 does not change without values below this one
 CHUNK = 512  # numbers of a row processed at a time; buffers of 4 KiB stay in the first-level cache
 
 # exp(x) = 2^n exp(r) with n = round(x / ln 2) and r = x − n ln 2, |r| ≤ ln(2)/2. ln 2 is split into a sum of two
@@ -61,8 +62,12 @@ def exponentials(x: Float64, powers: Float64, bits: np.ndarray, size: int) -> No
 
 @compiled
 def apply_profile(T: Float64, profile: int, out: np.ndarray) -> None:
-    """Write φ(a) to `out`; the tile T holds a², or a for the ℓ1 norm."""
+    """Write φ(a) to `out`; the tile T holds a², or a for the ℓ1 norm.
+
+    In float32, values below TINY become 0: many processors calculate much more slowly with subnormal numbers.
+    """
     n, m = T.shape
+    least = TINY if out.itemsize == 4 else 0.0
     x, powers = np.empty(CHUNK), np.empty(CHUNK)
     bits = powers.view(np.int64)
     for i in range(n):
@@ -88,7 +93,7 @@ def apply_profile(T: Float64, profile: int, out: np.ndarray) -> None:
                     square = min(row[j], _FAR)
                     x[j] *= 1.0 + math.sqrt(square) + square * (1.0 / 3.0)
             for j in range(size):
-                out[i, start + j] = x[j]
+                out[i, start + j] = x[j] if x[j] >= least else 0.0
 
 
 @compiled

@@ -55,7 +55,7 @@ class LeaveOneOutLoss:
     def __call__(self, Z: np.ndarray, alpha: float, *, full: bool) -> tuple[float, np.ndarray, float] | None:
         """Return ℓ, ∂ℓ/∂B (for a diagonal B its diagonal), and ∂ℓ/∂ log α; None if there is no solution."""
         spec, rows = self.spec, self.spec.prepare(Z)
-        K = np.empty((len(Z), len(Z)))
+        K = np.empty((len(Z), len(Z)), np.float32 if alpha >= SINGLE_ALPHA else np.float64)
         spec.fill(rows, rows, (K,))
         found = self._by_kernel(K, alpha)
         if found is None:
@@ -85,9 +85,9 @@ class LeaveOneOutLoss:
         return out
 
     def _by_kernel(self, K: np.ndarray, alpha: float) -> tuple[float, np.ndarray] | None:
-        """Return T = Σ w_i ‖r_i‖² and ∂(½ log T)/∂K in float32; None if there is no solution."""
-        dtype = np.float32 if alpha >= SINGLE_ALPHA else np.float64
-        C = inverse(K.astype(dtype), alpha / self.weight)
+        """Return T = Σ w_i ‖r_i‖² and ∂(½ log T)/∂K, the latter in float32; None if there is no solution."""
+        dtype = K.dtype
+        C = inverse(K.copy(), (alpha / self.weight).astype(dtype))
         if C is None:
             return None
         own = np.diagonal(C).astype(np.float64)[:, None]

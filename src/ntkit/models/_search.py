@@ -48,6 +48,7 @@ _OVERTIME = 1.1  # metrics of the final models are learned again only within thi
 _FEW_ROWS_SHARE = 0.5  # after this share of the budget, no further candidate is tried on few rows
 _REPEATS, _REPEAT_SHARE = 4, 0.2  # further draws for metrics of few rows, within this share of the budget
 _MAX_ON_ALL_ROWS = 6  # candidates compared on all rows
+_HOPELESS = 10.0  # except those whose loss on few rows is this many times that of the first
 _TREES = "trees"  # their name in results and averages
 _TREES_SHARE = 1 / 4  # size and number of trees are chosen within this share of the budget
 _TREE_SHARES = np.arange(1, 10) / 10  # possible weights of trees in an average
@@ -205,14 +206,16 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
 
     def _on_all_rows(self, entries: list[Entry], data: tuple[Any, Any, Any], clock: SearchClock) -> list[Entry]:
         """Fit the best candidates on all rows; return them sorted, best first."""
-        n, index = len(data[1]), len(few_row_rounds(len(data[1]), self.n_components)) if len(entries) > 1 else 0
-        size = Round(n, self._first_size(entries[0], n) if len(entries) > 1 else self.n_components)
+        n, several = len(data[1]), len(entries) > 1
+        index = len(few_row_rounds(n, self.n_components)) if several else 0
+        size = Round(n, self._first_size(entries[0], n) if several else self.n_components)
         while size.n_components > FIRST_COMPONENTS and not clock.allows(size):
             if clock.learns_again:
                 clock.learns_again = False  # more features matter more than metrics of all rows
             else:
                 size = Round(n, size.n_components // 2)
         done: list[Entry] = []
+        entries = [entry for entry in entries if not entry.loss > _HOPELESS * entries[0].loss]
         # Two candidates first, then more features for the better one: these often help more than further candidates.
         for some in (entries[:2], entries[2:_MAX_ON_ALL_ROWS]):
             for entry in some:
@@ -221,7 +224,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
                 self._try(entry, index, size, data, clock)
                 done.append(entry)
             done.sort(key=lambda entry: entry.rank)
-            if len(entries) > 1:
+            if several:
                 for entry in done[: 1 if len(done) <= 2 else max(self.n_averaged, 2)]:
                     if not done[0].grown or entry is done[0]:  # otherwise more features will not help others either
                         self._grow(entry, index, data, clock)

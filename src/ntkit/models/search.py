@@ -98,7 +98,8 @@ class FeatureRidgeSearch(MultiOutputMixin, RegressorMixin, SearchModel):
         Number of rows on which the candidates are compared by their leave-one-out errors.
     n_averaged : int
         Maximum number of models in an average, whose weights are chosen by its error on these rows; 1: only the best
-        model.
+        model. Below 10 000 rows, models with learned metrics are replaced by up to this number of models of equal
+        weight, whose metrics are learned from all rows with different draws.
     trees : bool
         Whether an average may include gradient-boosted trees, with a weight of at most 0.9 that is chosen on the same
         rows. Only with the default candidates, rows that are not sparse and `n_averaged` > 1.

@@ -29,7 +29,8 @@ from ntkit.models._checks import like_rows
 from ntkit.models._features import check_columns, take_columns
 from ntkit.models._targets import RealTargets, check_labels
 
-FIRST_ROUNDS = 25
+FIRST_ROUNDS = 25  # after a single one, whose time tells whether there is time for these
+_OVERHEAD = 4  # the first fit takes about as long as this number of rounds, since it also sorts values into bins
 _SETTINGS = {"max_features": 0.5, "early_stopping": False}
 _SIZES: dict[str, dict[str, Any]] = {
     "large": {"learning_rate": 0.1, "max_leaf_nodes": 127, "min_samples_leaf": 5},
@@ -122,8 +123,8 @@ class BoostedTrees(Declared, BaseEstimator):
     ) -> Choice:
         """Set `size` and `n_rounds` to the best ones for held-out rows.
 
-        For large and small trees, 25, 50, 100, … rounds are fitted while the loss falls and there is time. Large trees,
-        which learn more per second, come first.
+        For large and small trees, 1, 25, 50, 100, … rounds are fitted while the loss falls and there is time. Large
+        trees, which learn more per second, come first.
 
         Parameters
         ----------
@@ -147,7 +148,7 @@ class BoostedTrees(Declared, BaseEstimator):
             found = self._choose_rounds(models, (X, targets, weight), held_out, loss, end, bound)
             if found.loss < best.loss:
                 best, size = found, self.size
-            if time.perf_counter() > end or best.loss > bound:
+            if time.perf_counter() > end or best.loss > bound or best.n_rounds == 1:
                 break
         self.size, self.n_rounds = size, max(best.n_rounds, 1)
         return best
@@ -155,7 +156,7 @@ class BoostedTrees(Declared, BaseEstimator):
     def _choose_rounds(
         self, models: list[Any], fitted: tuple[Any, Any, Any], held_out: np.ndarray, loss: Any, end: float, bound: float
     ) -> Choice:
-        began, n_rounds, best = time.perf_counter(), FIRST_ROUNDS, Choice(0, np.inf, np.empty(0), 0.0)
+        began, n_rounds, best = time.perf_counter(), 1, Choice(0, np.inf, np.empty(0), 0.0)
         while True:
             _fit([model.set_params(max_iter=n_rounds) for model in models], *fitted)
             before, spent = best, time.perf_counter() - began
@@ -164,11 +165,12 @@ class BoostedTrees(Declared, BaseEstimator):
                 if found < best.loss:
                     best = Choice(index, found, predictions, spent)
             falls = best.loss < (1 - _MIN_FALL) * before.loss and best.n_rounds > n_rounds // 2
-            now = time.perf_counter()
+            now, more = time.perf_counter(), max(2 * n_rounds, FIRST_ROUNDS)
+            seconds = (now - began) * (more - n_rounds) / max(n_rounds, _OVERHEAD)
             hopeless = n_rounds >= _ENOUGH_ROUNDS and best.loss > bound
-            if not falls or hopeless or n_rounds >= _MAX_ROUNDS[self.size] or 2 * now - began > end:
+            if not falls or hopeless or n_rounds >= _MAX_ROUNDS[self.size] or now + seconds > end:
                 return best
-            n_rounds *= 2
+            n_rounds = more
 
     def _copy(self, models: list[Any]) -> None:
         """Copy the nodes of scikit-learn's trees."""
