@@ -216,6 +216,30 @@ def test_default_candidates(law, X, y):
     assert law().get_params() == law(**law().get_params()).get_params()
 
 
+@BOTH
+def test_with_few_rows_several_draws_are_averaged(law, X, y, monkeypatch):
+    """Each learns its metric from all rows; draws of much larger errors are left out."""
+    errors = iter([0.5, 1.0, 0.6])
+    fit = module.LearnedMetric.fit
+
+    def with_error(self, rows, y=None, sample_weight=None):
+        metric = fit(self, rows, y, sample_weight)
+        if len(rows) == len(X):
+            metric.error_ = metric._alternatives[0]["error_"] = next(errors)
+        return metric
+
+    monkeypatch.setattr(module.LearnedMetric, "fit", with_error)
+    monkeypatch.setattr(module, "_REPEATS", 0)
+    options = {"n_components": 16, "time_budget": None, "trees": False, "random_state": 0}
+    search = law(candidates={"a": module.AdaptiveFeatures()}, **options).fit(X, targets(law, y))
+    average = search.best_estimator_
+    used = [model.features_[-1].metric_ for model in average.estimators_]
+    assert [metric.error_ for metric in used] == [0.5, 0.6]
+    assert {metric.n_samples_used_ for metric in used} == {len(X)}
+    np.testing.assert_array_equal(average.weights_, [0.5, 0.5])
+    assert next(errors, None) is None
+
+
 # The time.
 
 

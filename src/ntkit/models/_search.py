@@ -441,6 +441,8 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             drawn.model = self._estimator(drawn, entry.n_components, data[0])
             drawn.model.set_params(n_selection=self.n_selection).fit(*data)
             found.append(drawn)
+            self._bar.set_postfix_str(drawn.name, refresh=False)
+            self._bar.update()
         if not found:
             return chosen
         least = min(entry.loss for entry in found)
