@@ -91,9 +91,9 @@ class Finalist(NamedTuple):
 class Learner:
     """Tries kernels and metrics on few rows, then compares the best fits with more rows.
 
-    Errors up to `resolution` count as equal; the metric with fewer rounds is then better, since it keeps more columns.
-    `ramps` are features of single columns (:class:`PiecewiseLinearEncoder`), tried in addition to the kernels of the
-    best fits. `fit_leaves` fits features of the leaves of trees, tried in addition to the best fit.
+    Errors up to `resolution` leave nothing to gain from leaves or more landmarks. `ramps` are features of single
+    columns (:class:`PiecewiseLinearEncoder`), tried in addition to the kernels of the best fits. `fit_leaves` fits
+    features of the leaves of trees, tried in addition to the best fit.
     """
 
     def __init__(

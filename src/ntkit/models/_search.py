@@ -448,7 +448,8 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
         least = min(entry.loss for entry in found)
         found = [entry for entry in found if entry.loss <= _AVERAGE_LOSS * least]
         total = sum(share for share, _ in draws)
-        return [(total / len(found), entry) for entry in found] + kept
+        shares = [(total / len(found), entry) for entry in found] + kept
+        return sorted(shares, key=lambda pair: -pair[0])
 
     def _try(self, entry: Entry, index: int, size: Round, some: tuple[Any, Any, Any], clock: SearchClock) -> None:
         """Fit a candidate on some rows and rank it by its loss on held-out rows."""
