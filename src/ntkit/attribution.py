@@ -233,7 +233,7 @@ class TrainingInfluence(AllOrNothing, BaseEstimator):
         alpha = float(self.shrinkage) * mean
         gram[np.diag_indices(m)] += alpha
         root = triangular_root(gram)
-        # A pivot is the share of a diagonal entry that other columns do not explain; rounding leaves it above zero.
+        # L_ii²/C_ii is the share of column i that earlier columns do not explain. Rounding may leave a little of it.
         if root is None or (np.diagonal(root) ** 2 * np.diagonal(gram)).max() * m * np.finfo(float).eps > 1:
             remedy = "ZᵀZ is singular. Raise shrinkage, for example to 1e-6."
             raise ValueError(message(type(self).__name__, "shrinkage", "large enough", self.shrinkage, remedy))

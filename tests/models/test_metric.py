@@ -397,6 +397,20 @@ def test_gain_of_errors_below_the_resolution_is_one(rng):
     assert rows.lengths(rows.first(engine.MATERN), (0.5,))[0].gain == 1.0
 
 
+def test_errors_below_the_resolution_still_differ(rng):
+    """Lower errors of classes mean larger margins, though all rows seem correct."""
+    X = rng.uniform(-1, 1, (100, 2)).astype(np.float32)
+    learner = engine.Learner(
+        X, X[:, :1].astype(float), np.ones(100), rng, kernel=None, metric="auto", most_rounds=2, sizes=engine.Sizes(),
+        resolution=1.0,
+    )  # fmt: skip
+    early, late = (
+        _metric_fits.Trial(engine.MATERN, (np.ones(2),), 1.0, 1.0, error, round=number)
+        for error, number in ((0.5, 0), (0.1, 3))
+    )
+    assert min(early, late, key=learner._rank) is late
+
+
 def test_many_rows_are_compared_once_more(rng):
     """With a shorter length scale too; the gain is that of the usual size."""
     X = rng.uniform(-1, 1, (1700, 2)).astype(np.float32)

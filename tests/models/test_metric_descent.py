@@ -107,6 +107,7 @@ def test_weights_count_like_copies_of_rows_that_are_left_out_together(problem):
 def test_no_weight_falls_below_a_share_of_the_largest(rng):
     M = descent._bounded(np.array([1.0, 1e-9]))
     np.testing.assert_allclose(M, [1.0, descent.RANGE])
+    np.testing.assert_array_equal(descent._bounded(np.array([1.0, 2e-4])), [1.0, 2e-4])
     A = rng.standard_normal((3, 3))
     full = descent._bounded(A)
     np.testing.assert_allclose(full @ full.T, A @ A.T, atol=1e-10)  # equal distances

@@ -240,6 +240,19 @@ def test_with_few_rows_several_draws_are_averaged(law, X, y, monkeypatch):
     assert next(errors, None) is None
 
 
+def test_candidates_far_behind_are_not_fitted_on_all_rows(rng):
+    X = rng.standard_normal((5000, 4))
+    narrow = module.RandomFourierFeatures(lengthscale=0.01)
+    for factor, among_all in (
+        (1e-3, {"linear"}),
+        (10.0, {"linear", "narrow"}),
+    ):  # of noise; losses differ less with more
+        t = X[:, 0] + factor * rng.standard_normal(5000)
+        search = small(candidates={"linear": "passthrough", "narrow": narrow}, n_components=64).fit(X, t)
+        assert {result["name"] for result in search.results_ if result["n_rows"] == 2000} == {"linear", "narrow"}
+        assert {result["name"] for result in search.results_ if result["n_rows"] == 5000} == among_all
+
+
 # The time.
 
 

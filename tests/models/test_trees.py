@@ -158,8 +158,26 @@ def test_choice_of_size_and_rounds(X):
     assert (hopeless.size, least.n_rounds <= 100) == ("large", True)
     assert hopeless.choose(data, X[300:], loss, np.inf, other=found.loss)[:2] == found[:2]
     short = TreesRegressor(random_state=0)
-    assert short.choose(data, X[300:], loss, 0.0).n_rounds <= 50
+    assert short.choose(data, X[300:], loss, 0.0).n_rounds == 1  # the first round tells how long others would take
     assert short.size == "large"  # these come first
+
+
+def test_small_trees_are_tried_where_large_ones_only_fit_noise(rng, monkeypatch):
+    X, t = rng.standard_normal((400, 3)), rng.standard_normal(400)
+    rounds = {}
+    choose_rounds = BoostedTrees._choose_rounds
+
+    def record(self, *arguments):
+        found = choose_rounds(self, *arguments)
+        rounds[self.size] = found.n_rounds
+        return found
+
+    monkeypatch.setattr(BoostedTrees, "_choose_rounds", record)
+    data, held_out = (X[:200], t[:200], None), t[200:]
+    model = TreesRegressor(random_state=0)
+    model.choose(data, X[200:], lambda predictions: float(np.mean((predictions[:, 0] - held_out) ** 2)), np.inf)
+    assert rounds["large"] == 1
+    assert "small" in rounds
 
 
 @pytest.mark.parametrize(("size", "n_leaves", "n_rows"), [("small", 31, 20), ("large", 127, 5)])

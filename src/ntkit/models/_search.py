@@ -36,7 +36,7 @@ from ntkit.models.adaptive import LARGEST, AdaptiveFeatures, automatic_size
 from ntkit.models.average import AverageClassifier, AverageRegressor, greedy_weights
 from ntkit.models.metric import LearnedMetric
 from ntkit.models.ridge import FeatureRidge, FeatureRidgeClassifier
-from ntkit.models.trees import BoostedTrees, Choice, TreesClassifier, TreesRegressor
+from ntkit.models.trees import FAR_BEHIND, BoostedTrees, Choice, TreesClassifier, TreesRegressor
 from ntkit.preprocessing import ArcsinhScaler, ImageStandardizer
 
 _ALL_ROWS_COMPONENTS = 2048  # features of the first fits on all rows
@@ -48,7 +48,6 @@ _OVERTIME = 1.1  # metrics of the final models are learned again only within thi
 _FEW_ROWS_SHARE = 0.5  # after this share of the budget, no further candidate is tried on few rows
 _REPEATS, _REPEAT_SHARE = 4, 0.2  # further draws for metrics of few rows, within this share of the budget
 _MAX_ON_ALL_ROWS = 6  # candidates compared on all rows
-_HOPELESS = 10.0  # except those whose loss on few rows is this many times that of the first
 _TREES = "trees"  # their name in results and averages
 _TREES_SHARE = 1 / 4  # size and number of trees are chosen within this share of the budget
 _TREE_SHARES = np.arange(1, 10) / 10  # possible weights of trees in an average
@@ -215,7 +214,7 @@ class Search(OldSpellings, AllOrNothing, Declared, BaseEstimator):
             else:
                 size = Round(n, size.n_components // 2)
         done: list[Entry] = []
-        entries = [entry for entry in entries if not entry.loss > _HOPELESS * entries[0].loss]
+        entries = [entry for entry in entries if not entry.loss > FAR_BEHIND * entries[0].loss]  # losses on few rows
         # Two candidates first, then more features for the better one: these often help more than further candidates.
         for some in (entries[:2], entries[2:_MAX_ON_ALL_ROWS]):
             for entry in some:

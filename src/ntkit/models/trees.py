@@ -38,8 +38,8 @@ _SIZES: dict[str, dict[str, Any]] = {
     "shallow": {"learning_rate": 0.2, "max_leaf_nodes": 16, "min_samples_leaf": 20},
 }
 _MAX_ROUNDS = {"large": 400, "small": 1600}
-_HOPELESS = 10.0  # trees are given up if their loss is this many times the loss of other models
-_ENOUGH_ROUNDS = 100  # after this many rounds
+FAR_BEHIND = 10.0  # models are given up if their loss is this many times the loss of others
+_ENOUGH_ROUNDS = 100  # trees after this many rounds
 _MIN_FALL = 0.003  # rounds are doubled while the loss falls by this share
 ROWS_PER_TASK = 1024
 _ONE_THREAD_SIZE = 10**7  # rows × columns × models; up to this size, one thread takes seconds
@@ -142,13 +142,13 @@ class BoostedTrees(Declared, BaseEstimator):
         end, (X, y, weight) = time.perf_counter() + seconds, fitted
         X, held_out, targets = numbers(X), numbers(held_out), self._columns(y)
         best, size = Choice(0, np.inf, np.empty(0), 0.0), self.size
-        bound = _HOPELESS * other or np.inf
+        bound = FAR_BEHIND * other or np.inf
         for self.size in _MAX_ROUNDS:
             models = [model.set_params(warm_start=True) for model in self._begin(y)]
             found = self._choose_rounds(models, (X, targets, weight), held_out, loss, end, bound)
             if found.loss < best.loss:
                 best, size = found, self.size
-            if time.perf_counter() > end or best.loss > bound or best.n_rounds == 1:
+            if time.perf_counter() > end or best.loss > bound:
                 break
         self.size, self.n_rounds = size, max(best.n_rounds, 1)
         return best
@@ -167,8 +167,8 @@ class BoostedTrees(Declared, BaseEstimator):
             falls = best.loss < (1 - _MIN_FALL) * before.loss and best.n_rounds > n_rounds // 2
             now, more = time.perf_counter(), max(2 * n_rounds, FIRST_ROUNDS)
             seconds = (now - began) * (more - n_rounds) / max(n_rounds, _OVERHEAD)
-            hopeless = n_rounds >= _ENOUGH_ROUNDS and best.loss > bound
-            if not falls or hopeless or n_rounds >= _MAX_ROUNDS[self.size] or now + seconds > end:
+            behind = n_rounds >= _ENOUGH_ROUNDS and best.loss > bound
+            if not falls or behind or n_rounds >= _MAX_ROUNDS[self.size] or now + seconds > end:
                 return best
             n_rounds = more
 
